@@ -1,0 +1,147 @@
+// Elements per second of AdamW on a slice, beside torch._fused_adamw_ in the same process.
+//
+// Each repetition runs all variants once, on one thread, in an order that alternates, so that
+// noise of the machine falls on all of them alike, and is timed by the thread's CPU clock, which
+// stops while another process has the core. The ratios are medians over the repetitions of the
+// ratio within one repetition; the rates are medians too.
+#include <ATen/Parallel.h>
+#include <ATen/ops/_fused_adamw.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/zeros.h>
+#include <benchmark/benchmark.h>
+
+#include <algorithm>
+#include <array>
+#include <ctime>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "kernels/adamw.h"
+#include "kernels/targets.h"
+
+namespace {
+
+using ullage::DType;
+using ullage::kernels::AdamW;
+using ullage::kernels::AdamWStep;
+
+constexpr int64_t kElements = int64_t{1} << 24;  // 64 MiB an fp32 array: far beyond the caches
+
+struct State {
+  at::Tensor master = at::randn({kElements});
+  at::Tensor exp_avg = at::zeros({kElements});
+  at::Tensor exp_avg_sq = at::zeros({kElements});
+};
+
+AdamWStep Step() {
+  AdamWStep step;
+  step.lr = 1e-5;
+  step.weight_decay = 0.01;
+  step.t = 100;
+  return step;
+}
+
+class Variants {
+ public:
+  Variants() : gradient_(at::randn({kElements})), t_(at::ones({}).mul_(100)) {
+    gradient16_ = gradient_.to(at::kBFloat16);
+    weight16_ = ours_.master.to(at::kBFloat16);
+    unpacked_ = at::zeros({kElements});
+  }
+
+  void OursFloat() {
+    AdamW(Step(), Data(ours_.master), DType::kFloat32, gradient_.const_data_ptr(),
+          Data(ours_.exp_avg), Data(ours_.exp_avg_sq), DType::kFloat32, nullptr, kElements);
+  }
+  void OursBFloat16Gradient() {
+    AdamW(Step(), Data(ours_.master), DType::kBFloat16, gradient16_.const_data_ptr(),
+          Data(ours_.exp_avg), Data(ours_.exp_avg_sq), DType::kFloat32, nullptr, kElements);
+  }
+  void OursBFloat16() {
+    AdamW(Step(), Data(ours_.master), DType::kBFloat16, gradient16_.const_data_ptr(),
+          Data(ours_.exp_avg), Data(ours_.exp_avg_sq), DType::kBFloat16,
+          weight16_.mutable_data_ptr(), kElements);
+  }
+  void TorchFloat() { Torch(gradient_); }
+  void TorchWithCasts() {
+    unpacked_.copy_(gradient16_);
+    Torch(unpacked_);
+    weight16_.copy_(torch_.master);
+  }
+
+ private:
+  static float* Data(at::Tensor& tensor) { return tensor.mutable_data_ptr<float>(); }
+
+  void Torch(const at::Tensor& gradient) {
+    at::_fused_adamw_({torch_.master}, {gradient}, {torch_.exp_avg}, {torch_.exp_avg_sq}, {}, {t_},
+                      1e-5, 0.9, 0.999, 0.01, 1e-8, /*amsgrad=*/false, /*maximize=*/false);
+  }
+
+  State ours_, torch_;
+  at::Tensor gradient_, gradient16_, weight16_, unpacked_, t_;
+};
+
+double ThreadSeconds() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+double Median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+double MedianRatio(const std::vector<double>& numerators, const std::vector<double>& denominators) {
+  std::vector<double> ratios(numerators.size());
+  std::ranges::transform(numerators, denominators, ratios.begin(), std::divides<>());
+  return Median(ratios);
+}
+
+void BM_AdamW(benchmark::State& state) {
+  Variants variants;
+  const std::array<std::function<void()>, 5> run = {
+      [&] { variants.OursFloat(); }, [&] { variants.TorchFloat(); },
+      [&] { variants.OursBFloat16(); }, [&] { variants.TorchWithCasts(); },
+      [&] { variants.OursBFloat16Gradient(); }};
+  for (const auto& variant : run) variant();
+
+  std::array<std::vector<double>, 5> seconds;
+  bool forwards = true;
+  for (auto _ : state) {
+    for (size_t i = 0; i < run.size(); ++i) {
+      const size_t which = forwards ? i : run.size() - 1 - i;
+      const double start = ThreadSeconds();
+      run[which]();
+      seconds[which].push_back(ThreadSeconds() - start);
+    }
+    forwards = !forwards;
+  }
+
+  const auto rate = [&](size_t which) { return kElements / Median(seconds[which]); };
+  state.counters["torch_fp32"] = rate(1);
+  state.counters["ours_fp32"] = rate(0);
+  state.counters["ours_bf16_gradient"] = rate(4);
+  state.counters["ours_bf16_gradient_and_weight"] = rate(2);
+  state.counters["torch_fp32_and_two_casts"] = rate(3);
+  state.counters["ratio_1_fp32_to_torch"] = MedianRatio(seconds[1], seconds[0]);
+  state.counters["ratio_2_bf16_gradient_to_torch"] = MedianRatio(seconds[1], seconds[4]);
+  state.counters["ratio_3_bf16_gradient_and_weight_to_torch"] = MedianRatio(seconds[1], seconds[2]);
+  state.counters["ratio_4_bf16_gradient_and_weight_to_torch_and_two_casts"] =
+      MedianRatio(seconds[3], seconds[2]);
+  state.SetLabel(ullage::kernels::TargetName());
+}
+BENCHMARK(BM_AdamW)->Iterations(31)->Unit(benchmark::kMillisecond);
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  at::set_num_threads(1);
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
+  benchmark::RunSpecifiedBenchmarks();
+  benchmark::Shutdown();
+}

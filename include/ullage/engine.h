@@ -1,0 +1,179 @@
+// Start here. The engine trains a model in the memory that the settings allow: it owns weights,
+// gradients and optimizer state from now on, and hands weights out while operators need them.
+//
+//   ullage::Engine engine(ullage::NamedParameters(*model),
+//                         ullage::Settings::FromFile("ds_config.json"));
+//   for (const auto& batch : loader) {
+//     at::Tensor loss = engine.Forward([&] { return model->Loss(batch); });
+//     engine.Backward(loss);
+//     if (engine.IsAccumulationBoundary()) engine.Step();
+//   }
+//
+// The model is not touched: no wrapper, no hooks on modules. Its forward may do what it likes.
+// An engine is used by one thread; ranks are processes (or threads, in tests). All ranks call
+// Backward, Step, Gather with writes, and the collective functions below equally often.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ullage/error.h"
+#include "ullage/export.h"
+#include "ullage/ranks.h"
+#include "ullage/settings.h"
+
+namespace at {
+class Tensor;
+}
+namespace torch::nn {
+class Module;
+}
+
+namespace ullage {
+
+// Names and tensors of a model's parameters, in registration order, aliases included.
+class ULLAGE_API ParameterList {
+ public:
+  ParameterList();
+  ParameterList(ParameterList&&) noexcept;
+  ParameterList& operator=(ParameterList&&) noexcept;
+  ~ParameterList();
+
+  void Add(std::string name, const at::Tensor& tensor);
+  // Buffers are not managed; their names tell a pattern that matches nothing from one that
+  // matches only buffers.
+  void AddBuffer(std::string name);
+
+  struct Entries;
+  const Entries& entries() const { return *entries_; }
+
+ private:
+  std::unique_ptr<Entries> entries_;
+};
+
+// All parameters of `module` and its submodules; a tensor that appears under several names is
+// listed under each.
+ULLAGE_API ParameterList NamedParameters(const torch::nn::Module& module);
+
+// Where initial weights come from when the model is built without memory (on the Meta device):
+// every rank reads only what it will own.
+class ULLAGE_API WeightSource {
+ public:
+  virtual ~WeightSource() = default;
+  // Elements [first, first + values.size()) of the parameter in row-major order. `shape` is the
+  // model's. Throws when it has no such parameter or another shape.
+  virtual void Read(const std::string& name, std::span<const std::int64_t> shape,
+                    std::int64_t first, std::span<float> values) = 0;
+};
+
+struct EngineOptions {
+  // Random numbers of a forward derive from this, the step and the global micro-batch index.
+  std::uint64_t seed = 0;
+  // Needed when parameters are on the Meta device; else the tensors' own values (rank 0's) hold.
+  WeightSource* weights = nullptr;
+  // Regular expressions of parameters without weight decay, unless the settings name their own.
+  std::vector<std::string> default_no_decay;
+  // Count bytes and run operators on the Meta device, touching no memory.
+  bool dry_run = false;
+};
+
+struct StepResult {
+  bool applied = false;    // false: a gradient was inf or nan and nothing changed
+  double grad_norm = 0;    // global L2 norm of the mean gradient before clipping; inf or nan too
+  double clip_coef = 1;    // what clipping multiplied the gradients by
+  double lr = 0;           // learning rate of the first group that this step used
+  double loss_scale = 1;   // the scale that the backward passes of this step used
+  std::string overflowed;  // a parameter with an inf or nan gradient
+};
+
+// Byte counts of this rank by tag; names as in the plan.
+struct MemoryReport {
+  std::vector<std::pair<std::string, std::int64_t>> now;
+  std::vector<std::pair<std::string, std::int64_t>> peak;
+  std::int64_t peak_total = 0;
+};
+
+struct EngineStatistics {
+  std::int64_t gathers = 0;  // units of weights brought together
+  std::int64_t gathered_bytes = 0;
+  std::int64_t gather_overflows = 0;
+};
+
+class ULLAGE_API Engine {
+ public:
+  struct Core;  // defined in src/engine
+
+  // Takes the parameters over. Ranks are found through the environment (ranks.h).
+  Engine(ParameterList parameters, Settings settings, EngineOptions options = {});
+  Engine(ParameterList parameters, Settings settings, std::shared_ptr<Ranks> ranks,
+         EngineOptions options = {});
+  // Parameters that every rank holds whole keep their values as ordinary tensors; those that are
+  // sliced lose their bytes (export first).
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  // Runs `forward` with this micro-batch's random numbers and returns what it returns.
+  at::Tensor Forward(const std::function<at::Tensor()>& forward);
+  // Runs the backward pass of a scalar loss and reduces the gradients over the ranks. A rank that
+  // has nothing to contribute passes an undefined tensor. Returns loss / accumulation steps.
+  at::Tensor Backward(const at::Tensor& loss, bool retain_graph = false);
+  // Mean gradient, norm, clip, update, next learning rate. Any number of Backward calls may have
+  // come before; their sum is divided by accumulation steps * ranks.
+  StepResult Step();
+  // Whether as many Backward calls were made since the last Step as there are accumulation steps.
+  bool IsAccumulationBoundary() const;
+
+  // Holds all bytes of the named parameters present, for raw access. With `write`, what was
+  // written is kept; every rank must then do the same. Empty: all parameters.
+  class ULLAGE_API Gathered {
+   public:
+    Gathered(Gathered&&) noexcept;
+    ~Gathered() noexcept(false);
+
+   private:
+    friend class Engine;
+    struct State;
+    explicit Gathered(std::unique_ptr<State> state);
+    std::unique_ptr<State> state_;
+  };
+  Gathered Gather(const std::vector<std::string>& names = {}, bool write = false);
+
+  // Collective: hands every distinct parameter's fp32 values (the master where there is one), in
+  // registration order and in pieces of at most a few MB, to `take` on every rank.
+  struct ParameterPiece {
+    const std::string* name = nullptr;
+    std::span<const std::int64_t> shape;
+    std::int64_t first = 0;  // element of the parameter
+    std::span<const float> values;
+  };
+  void ForEachParameter(const std::function<void(const ParameterPiece&)>& take);
+  // Collective: SHA-256 over name, shape and fp32 values of every distinct parameter.
+  std::string ParametersSha256();
+
+  const Settings& settings() const;
+  const BatchSizes& batch_sizes() const;
+  const Ranks& ranks() const;
+  std::int64_t applied_steps() const;
+  std::int64_t skipped_steps() const;
+  double lr() const;  // that the next step will use
+  double loss_scale() const;
+  MemoryReport memory() const;
+  // What this rank's plan predicts, by tag.
+  std::vector<std::pair<std::string, std::int64_t>> planned_bytes() const;
+  EngineStatistics statistics() const;
+  std::string PlanText() const;
+  std::string PlanJson() const;
+  // Lines for the start of a run: parameter groups and what was decided without being asked.
+  std::vector<std::string> StartLines() const;
+
+ private:
+  std::unique_ptr<Core> core_;
+};
+
+}  // namespace ullage

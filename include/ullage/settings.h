@@ -1,0 +1,192 @@
+// The settings of a run: what a ds_config.json says, read strictly. This header is also their
+// documentation: each field's default, unit and when to change it.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "ullage/export.h"
+
+namespace ullage {
+
+enum class Precision : std::uint8_t { kFloat32, kBFloat16, kFloat16 };
+
+// fp16 only. Scale factor of the loss, so that small gradients do not underflow.
+struct LossScaleSettings {
+  double loss_scale = 0;                // 0: dynamic. Else that constant scale.
+  int initial_scale_power = 16;         // The first dynamic scale is 2 to this power.
+  int loss_scale_window = 1000;         // Applied steps without overflow before the scale doubles.
+  int hysteresis = 2;                   // Overflows tolerated before the scale halves.
+  bool consecutive_hysteresis = false;  // Refill the tolerance at every good step.
+  double min_loss_scale = 1;            // Overflowing at this scale is an error.
+};
+
+enum class OffloadDevice : std::uint8_t { kNone, kCpu, kNvme };
+
+struct OffloadSettings {
+  OffloadDevice device = OffloadDevice::kNone;
+  bool pin_memory = true;
+  double ratio = 1.0;     // Share of the state that is moved, 0 to 1.
+  std::string nvme_path;  // Only with kNvme.
+};
+
+// ZeRO: what each rank keeps only a part of. All sizes are upper bounds; the engine never
+// allocates more than the model needs.
+struct ZeroSettings {
+  int stage = 0;  // 0 nothing; 1 optimizer state; 2 + gradients; 3 + parameters
+  std::int64_t reduce_bucket_size = 500'000'000;       // elements in one gradient exchange
+  std::int64_t allgather_bucket_size = 500'000'000;    // elements
+  std::int64_t prefetch_bucket_size = 50'000'000;      // elements gathered ahead of their use
+  std::int64_t sub_group_size = 1'000'000'000;         // elements updated at once
+  std::int64_t param_persistence_threshold = 100'000;  // smaller parameters stay whole (stage 3)
+  OffloadSettings offload_optimizer;
+  OffloadSettings offload_param;
+};
+
+enum class OptimizerType : std::uint8_t { kAdam, kSgd };
+
+// A group of parameters whose names match `pattern` (a regular expression, searched anywhere in
+// the name) and that are treated differently. The first group that matches holds.
+struct ParameterGroupSettings {
+  std::string pattern;
+  std::optional<double> lr_factor = std::nullopt;  // multiplies the scheduled learning rate
+  std::optional<double> lr =
+      std::nullopt;  // replaces the base learning rate of the optimizer section
+  std::optional<double> weight_decay = std::nullopt;
+};
+
+struct OptimizerSettings {
+  OptimizerType type = OptimizerType::kAdam;
+  double lr = 1e-3;
+  double weight_decay = 0;
+  // Adam and AdamW
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-8;
+  bool bias_correction = true;
+  bool adam_w_mode = true;  // Decoupled weight decay; false adds it to the gradient (L2).
+  // SGD
+  double momentum = 0;
+  double dampening = 0;
+  bool nesterov = false;
+};
+
+struct WarmupLr {
+  double min_lr = 0;
+  std::optional<double> max_lr =
+      std::nullopt;  // absent: the optimizer's lr (in a file: 1e-3 for WarmupDecayLR)
+  std::int64_t warmup_steps = 1000;
+  bool logarithmic = true;
+};
+struct WarmupDecayLr {
+  WarmupLr warmup;
+  std::int64_t total_steps = 0;  // required in the file
+};
+struct WarmupCosineLr {
+  std::int64_t total_steps = 0;  // required in the file
+  double warmup_min_ratio = 0;
+  std::int64_t warmup_steps = 1000;
+  double cos_min_ratio = 1e-4;
+  bool logarithmic = true;
+};
+struct OneCycleLr {
+  double min_lr = 0;  // required in the file
+  double max_lr = 0;  // required in the file
+  double decay_lr_rate = 0;
+  std::int64_t first_steps = 2000;
+  std::optional<std::int64_t> second_steps = std::nullopt;
+  std::int64_t first_stairs = 0;
+  std::optional<std::int64_t> second_stairs = std::nullopt;
+  std::int64_t decay_step_size = 0;
+  bool cycle_momentum = true;
+  double min_momentum = 0.8;
+  double max_momentum = 0.9;
+  double decay_momentum_rate = 0;
+};
+struct RangeTestLr {
+  double min_lr = 1e-3;
+  std::int64_t step_size = 2000;
+  double step_rate = 1.0;
+  bool staircase = false;
+};
+using SchedulerSettings =
+    std::variant<std::monostate, WarmupLr, WarmupDecayLr, WarmupCosineLr, OneCycleLr, RangeTestLr>;
+
+// What stands under the key "ullage": what DeepSpeed has no word for.
+struct UllageSettings {
+  std::optional<std::int64_t> device_memory =
+      std::nullopt;  // bytes this process may hold on its device
+  std::optional<std::int64_t> host_memory =
+      std::nullopt;  // bytes this process may hold in host memory
+  std::optional<std::string> disk_path = std::nullopt;    // "disk": {"path": ..., "limit": ...}
+  std::optional<std::int64_t> disk_limit = std::nullopt;  // bytes
+  // Parameters are gathered in units of consecutive parameters of about this many bytes. Smaller
+  // units need less memory for gathered parameters, larger ones fewer and longer copies.
+  std::int64_t unit_size = 32 << 20;
+  std::int64_t timeout_seconds = 300;  // after which a rank that does not answer is given up
+  // Regular expressions: parameters without weight decay. Absent: the model family's own list
+  // (biases and norms for BERT and Llama), which the start-up lines print.
+  std::optional<std::vector<std::string>> no_decay = std::nullopt;
+  std::vector<ParameterGroupSettings> parameter_groups;
+};
+
+// What one step of the optimizer covers: train_batch_size = micro_batch * accumulation * ranks.
+struct BatchSizes {
+  std::int64_t train_batch = 0;  // samples in one optimizer step, over all ranks
+  std::int64_t micro_batch = 0;  // samples in one forward on one rank
+  std::int64_t accumulation_steps = 0;
+};
+
+// One setting as it will be used, for the start-up lines.
+struct EffectiveSetting {
+  std::string key;  // dotted path
+  std::string value;
+  std::string source;  // "file", "default", "derived", "command line", "model family"
+};
+
+struct ULLAGE_API Settings {
+  std::optional<std::int64_t> train_batch_size = std::nullopt;
+  std::optional<std::int64_t> train_micro_batch_size_per_gpu = std::nullopt;
+  std::optional<std::int64_t> gradient_accumulation_steps = std::nullopt;
+  std::int64_t steps_per_print = 10;
+  double gradient_clipping = 1.0;  // global L2 norm; 0 turns clipping off
+  Precision precision = Precision::kFloat32;
+  LossScaleSettings loss_scale;
+  ZeroSettings zero;
+  OptimizerSettings optimizer;
+  SchedulerSettings scheduler;
+  std::vector<std::string> ignored_parameters;  // regular expressions: stay whole and resident
+  bool dataloader_drop_last = false;
+  bool wall_clock_breakdown = false;
+  bool memory_breakdown = false;
+  UllageSettings ullage;
+
+  // Keys that were accepted and change nothing here: "key: no effect, because ...".
+  std::vector<std::string> no_effect;
+  // Keys whose value came from the file, dotted, under their first names.
+  std::vector<std::string> given;
+  // Who set a key after the file was read ("command line", "model family"), by dotted path; wins
+  // over `given` in Effective().
+  std::map<std::string, std::string> set_by;
+
+  // Both throw ConfigError with the key, the value and what is allowed, or UnsupportedError for a
+  // feature that is recognised but not offered; FromFile throws IoError for a file that cannot be
+  // read. Comments are allowed in the JSON.
+  static Settings FromFile(const std::string& path);
+  // `origin` names the text in messages.
+  static Settings FromText(std::string_view json, const std::string& origin = "settings");
+
+  // Any two of the three batch keys give the third. Throws ConfigError with the product when
+  // they do not fit together, or when neither of the first two is given.
+  BatchSizes ResolveBatchSizes(int world_size) const;
+
+  // Every setting with its value and source, in a fixed order.
+  std::vector<EffectiveSetting> Effective() const;
+};
+
+}  // namespace ullage

@@ -1,0 +1,135 @@
+// The table of keys: those at the top level of the file that are no sections of their own.
+#include "config/key_table.h"
+
+namespace ullage::config {
+namespace {
+
+using enum Standing;
+using enum ValueKind;
+
+// Larger counts are typing errors, and their products stay far from overflow.
+constexpr double kLargestCount = 0x1p31 - 1;
+
+constexpr KeyInfo kKeys[] = {
+    {.path = "train_batch_size",
+     .kind = kInteger,
+     .min = 1,
+     .max = kLargestCount,
+     .nullable = true,
+     .auto_is = "micro batch * accumulation steps * number of ranks"},
+    {.path = "train_micro_batch_size_per_gpu",
+     .kind = kInteger,
+     .min = 1,
+     .max = kLargestCount,
+     .nullable = true,
+     .auto_is = "per_device_train_batch_size"},
+    {.path = "gradient_accumulation_steps",
+     .kind = kInteger,
+     .min = 1,
+     .max = kLargestCount,
+     .nullable = true,
+     .auto_is = "gradient_accumulation_steps of its arguments"},
+    {.path = "steps_per_print", .kind = kInteger, .min = 1, .nullable = true},
+    {.path = "gradient_clipping", .kind = kNumber, .min = 0, .auto_is = "max_grad_norm"},
+    {.path = "ignored_parameters", .kind = kPatterns},
+    {.path = "dataloader_drop_last", .kind = kBool},
+    {.path = "wall_clock_breakdown", .kind = kBool},
+    {.path = "memory_breakdown", .kind = kBool},
+
+    // How gradients travel and are summed.
+    {.path = "communication_data_type",
+     .kind = kString,
+     .nullable = true,
+     .words = "fp16|bf16|fp32"},
+    {.path = "seq_parallel_communication_data_type",
+     .standing = kNoEffect,
+     .kind = kString,
+     .words = "fp16|bf16|fp32",
+     .reason = "no sequence is split over ranks"},
+    {.path = "prescale_gradients",
+     .standing = kNoEffect,
+     .kind = kBool,
+     .reason = "gradients are summed in fp32 and divided once, so the order cannot overflow"},
+    {.path = "gradient_predivide_factor",
+     .standing = kNoEffect,
+     .kind = kNumber,
+     .min = 0x1p-126,
+     .reason = "gradients are summed in fp32 and divided once, so the order cannot overflow"},
+    {.path = "gradient_allreduce_op",
+     .standing = kNotOffered,
+     .kind = kString,
+     .words = "mean|sum",
+     .accepted = "\"mean\"",
+     .reason = "gradients are the mean over ranks and micro-steps"},
+    {.path = "sparse_gradients",
+     .standing = kNotOffered,
+     .kind = kBool,
+     .accepted = "false",
+     .reason = "the gradient of an embedding is exchanged whole, like every other"},
+    {.path = "managed_gradient_accumulation",
+     .standing = kNotOffered,
+     .kind = kBool,
+     .accepted = "true",
+     .reason = "a step covers gradient_accumulation_steps micro-steps"},
+
+    // What only the other implementation needs to be told.
+    {.path = "zero_allow_untested_optimizer",
+     .standing = kNoEffect,
+     .kind = kBool,
+     .reason = "every optimizer that is offered works at every stage"},
+    {.path = "zero_force_ds_cpu_optimizer",
+     .standing = kNoEffect,
+     .kind = kBool,
+     .reason = "the same optimizer runs wherever its state lives"},
+    {.path = "dump_state",
+     .standing = kNoEffect,
+     .kind = kBool,
+     .reason = "the effective settings are always printed at start"},
+    {.path = "disable_allgather",
+     .standing = kNoEffect,
+     .kind = kBool,
+     .reason = "no part of DeepSpeed reads it either"},
+    {.path = "allgather_size",
+     .standing = kNoEffect,
+     .kind = kInteger,
+     .min = 1,
+     .reason = "only zero_optimization: true, the old form, goes with it"},
+    {.path = "graph_harvesting",
+     .standing = kNoEffect,
+     .kind = kBool,
+     .reason = "the update is one pass over each slice, with no launches to record"},
+    {.path = "vocabulary_size",
+     .standing = kNoEffect,
+     .kind = kInteger,
+     .min = 0,
+     .nullable = true,
+     .reason = "the model's own configuration says it"},
+    {.path = "log_level",
+     .standing = kNoEffect,
+     .kind = kString,
+     .nullable = true,
+     .reason = "the environment variable ULLAGE_LOG sets the level"},
+    {.path = "data_parallel_size",
+     .standing = kNoEffect,
+     .kind = kInteger,
+     .min = 1,
+     .reason = "the launcher says how many ranks there are"},
+    {.path = "sequence_parallel_size",
+     .standing = kNotOffered,
+     .kind = kInteger,
+     .min = 1,
+     .accepted = "1",
+     .reason = "no sequence is split over ranks"},
+    {.path = "use_data_before_expert_parallelism",
+     .standing = kNoEffect,
+     .kind = kBool,
+     .reason = "experts are parameters like others"},
+};
+
+}  // namespace
+
+std::span<const KeyInfo> TopKeys() {
+  return kKeys;
+}
+
+}  // namespace ullage::config

@@ -1,0 +1,61 @@
+// The table of keys: what stands under "ullage", for which DeepSpeed has no word.
+#include "config/key_table.h"
+
+namespace ullage::config {
+namespace {
+
+using enum Standing;
+using enum ValueKind;
+
+constexpr std::string_view kNoBudget = "no plan is made from a budget; ullage plan shows the bytes";
+
+constexpr KeyInfo kKeys[] = {
+    {.path = "ullage"},
+    {.path = "ullage.device_memory",
+     .standing = kNotOfferedYet,
+     .kind = kBytes,
+     .min = 1,
+     .nullable = true,
+     .reason = kNoBudget},
+    {.path = "ullage.host_memory",
+     .standing = kNotOfferedYet,
+     .kind = kBytes,
+     .min = 1,
+     .nullable = true,
+     .reason = kNoBudget},
+    {.path = "ullage.disk", .nullable = true},
+    {.path = "ullage.disk.path",
+     .standing = kNotOfferedYet,
+     .kind = kString,
+     .nullable = true,
+     .reason = "nothing is moved to disk"},
+    {.path = "ullage.disk.limit",
+     .standing = kNotOfferedYet,
+     .kind = kBytes,
+     .min = 1,
+     .nullable = true,
+     .reason = "nothing is moved to disk"},
+    {.path = "ullage.unit_size", .kind = kBytes, .min = 1, .max = 0x1p40},
+    {.path = "ullage.timeout_seconds", .kind = kInteger, .min = 1, .max = 30 * 86400},
+    {.path = "ullage.reduce",
+     .standing = kNotOfferedYet,
+     .kind = kString,
+     .words = "exact|at_boundary",
+     .accepted = "\"exact\"",
+     .reason = "gradients are exchanged at every micro-step, so that the result does not depend on "
+               "how a batch is cut"},
+    {.path = "ullage.no_decay", .kind = kPatterns},
+    {.path = "ullage.parameter_groups", .kind = kGroups},
+    {.path = "ullage.parameter_groups[].pattern", .kind = kPattern},
+    {.path = "ullage.parameter_groups[].lr_factor", .kind = kNumber, .min = 0},
+    {.path = "ullage.parameter_groups[].lr", .kind = kNumber, .min = 0},
+    {.path = "ullage.parameter_groups[].weight_decay", .kind = kNumber, .min = 0},
+};
+
+}  // namespace
+
+std::span<const KeyInfo> UllageKeys() {
+  return kKeys;
+}
+
+}  // namespace ullage::config

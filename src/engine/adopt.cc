@@ -1,0 +1,228 @@
+// How an engine begins: the plan is made, buffers are allocated, and the model's parameters are
+// taken over, each rank keeping only what it owns.
+#include <ATen/Parallel.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+
+#include "engine/core.h"
+#include "kernels/cast.h"
+#include "torchx/meta_kernels.h"
+#include "ullage/error.h"
+
+namespace ullage {
+namespace {
+
+using engine::DistinctParameter;
+using engine::HeldRange;
+
+// Values travel in pieces of this many elements.
+constexpr std::int64_t kPieceNumel = 256 << 10;
+constexpr std::uint32_t kAdoptItem = 0x41000000;
+
+DType WeightDtype(Precision precision) {
+  switch (precision) {
+    case Precision::kFloat32:
+      return DType::kFloat32;
+    case Precision::kBFloat16:
+      return DType::kBFloat16;
+    case Precision::kFloat16:
+      return DType::kFloat16;
+  }
+  return DType::kFloat32;
+}
+
+// `ignored_parameters`: what matches stays whole on every rank.
+void MarkIgnored(const Settings& settings, const ParameterList& list,
+                 std::vector<layout::ParameterSpec>& specs, std::vector<std::string>& notes) {
+  std::vector<layout::ParameterSpec> buffers;
+  for (const std::string& name : list.entries().buffers) {
+    buffers.push_back({});
+    buffers.back().name = name;
+  }
+  for (const std::string& pattern : settings.ignored_parameters) {
+    const std::vector<bool> matches = optim::Matches(pattern, "ignored_parameters", specs);
+    for (std::size_t i = 0; i < specs.size(); ++i) specs[i].stays_whole |= matches[i];
+    if (std::ranges::count(matches, true) > 0) continue;
+    if (std::ranges::count(optim::Matches(pattern, "ignored_parameters", buffers), true) == 0) {
+      throw ConfigError(
+          fmt::format("ignored_parameters: '{}' matches no parameter and no buffer", pattern),
+          "correct the pattern or take it out");
+    }
+    notes.push_back(
+        fmt::format("ignored_parameters '{}': no effect, because it matches only "
+                    "buffers, and buffers are never sliced",
+                    pattern));
+  }
+}
+
+class Adoption {
+ public:
+  Adoption(Engine::Core& core, WeightSource* source) : core_(core), source_(source) {}
+
+  void Run() {
+    for (std::size_t p = 0; p < core_.parameters.size(); ++p) {
+      const int index = static_cast<int>(p);
+      if (core_.place == memory::Place::kHost) TakeValues(index);
+      core_.store->Bind(index, core_.parameters[p].tensors);
+      if (core_.parameters[p].spec.trainable && core_.parameters[p].spec.numel > 0) {
+        core_.gradients->Attach(index, core_.parameters[p].tensors.front());
+      }
+    }
+    for (std::size_t unit = 0; unit < core_.plan.units.size(); ++unit) {
+      core_.store->Publish(static_cast<int>(unit));
+    }
+    core_.store->EndUpdate();
+  }
+
+ private:
+  void TakeValues(int index) {
+    const DistinctParameter& parameter = core_.parameters[static_cast<std::size_t>(index)];
+    const HeldRange held = engine::HeldRangeOf(core_.plan, core_.ranks->rank(), index);
+    if (held.unit < 0) return;
+    memory::Buffer piece(core_.ledger, core_.place, memory::Tag::kData,
+                         {4 * std::min(kPieceNumel, parameter.spec.numel), 0});
+    if (parameter.tensors.front().is_meta()) {
+      ReadFromSource(parameter, held, piece);
+    } else {
+      BroadcastFromFirstRank(index, parameter, held, piece);
+    }
+  }
+
+  void ReadFromSource(const DistinctParameter& parameter, const HeldRange& held,
+                      const memory::Buffer& piece) {
+    if (source_ == nullptr) {
+      throw ConfigError(fmt::format("parameter '{}' is on the Meta device and has no values",
+                                    parameter.spec.name),
+                        "pass EngineOptions::weights");
+    }
+    for (std::int64_t first = held.begin; first < held.end; first += kPieceNumel) {
+      const auto count = static_cast<std::size_t>(std::min(kPieceNumel, held.end - first));
+      const std::span<float> values(piece.as<float>(), count);
+      source_->Read(parameter.spec.name, parameter.spec.shape, first, values);
+      Keep(held, first, values);
+    }
+  }
+
+  // Ranks may have initialised differently; the first one's values hold everywhere.
+  void BroadcastFromFirstRank(int index, const DistinctParameter& parameter, const HeldRange& held,
+                              const memory::Buffer& piece) {
+    at::Tensor values;
+    if (core_.ranks->rank() == 0) {
+      values = parameter.tensors.front().detach().to(at::kFloat).contiguous();
+    }
+    for (std::int64_t first = 0; first < parameter.spec.numel; first += kPieceNumel) {
+      const std::int64_t count = std::min(kPieceNumel, parameter.spec.numel - first);
+      const std::span<float> part(piece.as<float>(), static_cast<std::size_t>(count));
+      if (values.defined()) {
+        std::memcpy(part.data(), values.const_data_ptr<float>() + first, part.size_bytes());
+      }
+      core_.comm().Broadcast(std::as_writable_bytes(part), 0,
+                             kAdoptItem | static_cast<std::uint32_t>(index));
+      const std::int64_t begin = std::max(first, held.begin);
+      const std::int64_t end = std::min(first + count, held.end);
+      if (begin >= end) continue;
+      Keep(held, begin,
+           part.subspan(static_cast<std::size_t>(begin - first),
+                        static_cast<std::size_t>(end - begin)));
+    }
+  }
+
+  // Elements from `first` of the parameter, into weights and master.
+  void Keep(const HeldRange& held, std::int64_t first, std::span<const float> values) {
+    const plan::UnitPlan& unit = core_.plan.units[static_cast<std::size_t>(held.unit)];
+    const std::int64_t offset = held.held_offset + first - held.begin;
+    const bool holds_slice = unit.unit.sliced || unit.state == plan::StateShare::kSlice;
+    std::byte* weights =
+        holds_slice ? core_.store->OwnWeights(held.unit) : core_.store->WholeWeights(held.unit);
+    const auto count = static_cast<std::int64_t>(values.size());
+    kernels::Convert(DType::kFloat32, values.data(), unit.unit.dtype,
+                     weights + offset * ElementBytes(unit.unit.dtype), count);
+    if (unit.has_master) {
+      std::memcpy(core_.optimizer->Master(held.unit) + offset, values.data(), values.size_bytes());
+    }
+  }
+
+  Engine::Core& core_;
+  WeightSource* const source_;
+};
+
+}  // namespace
+
+namespace engine {
+
+HeldRange HeldRangeOf(const plan::Plan& plan, int rank, int parameter) {
+  for (std::size_t u = 0; u < plan.units.size(); ++u) {
+    const plan::UnitPlan& unit = plan.units[u];
+    for (const layout::Member& member : unit.unit.members) {
+      if (member.parameter != parameter) continue;
+      const int index = static_cast<int>(u);
+      if (!unit.unit.sliced && unit.state != plan::StateShare::kSlice) {
+        return {index, 0, member.numel, member.offset};
+      }
+      for (const layout::Piece& piece : layout::PiecesOfSlice(unit.unit, rank)) {
+        if (piece.parameter != parameter) continue;
+        return {index, piece.parameter_offset, piece.parameter_offset + piece.numel,
+                piece.slice_offset};
+      }
+      return {index, 0, 0, 0};
+    }
+  }
+  return {};
+}
+
+}  // namespace engine
+
+Engine::Core::Core(const ParameterList& list, Settings given, std::shared_ptr<Ranks> given_ranks,
+                   const EngineOptions& options)
+    : settings(std::move(given)),
+      ranks(std::move(given_ranks)),
+      batch_sizes(settings.ResolveBatchSizes(ranks->world_size())),
+      seed(options.seed),
+      place(options.dry_run ? memory::Place::kNowhere : memory::Place::kHost),
+      parameters(engine::FindDistinct(list, WeightDtype(settings.precision))),
+      schedule(settings.scheduler, settings.optimizer.lr),
+      scaler(settings.precision == Precision::kFloat16 ? settings.loss_scale
+                                                       : LossScaleSettings{.loss_scale = 1}),
+      exceptions_at_start(std::uncaught_exceptions()) {
+  TellingOthers([&] {
+    if (options.dry_run) torchx::InstallMetaKernels();
+    std::vector<layout::ParameterSpec> specs;
+    for (const DistinctParameter& parameter : parameters) specs.push_back(parameter.spec);
+    MarkIgnored(settings, list, specs, notes);
+    plan = plan::MakePlan(settings, std::move(specs), ranks->world_size(), comm().AllLocal());
+    window_plan = plan::MakeWindowPlan(plan);
+    memory::PhaseScope phase(ledger, memory::Phase::kLoad);
+    window = comm().CreateWindow(window_plan.total, window_plan.words());
+    groups = optim::MakeGroups(settings, options.default_no_decay, plan.parameters);
+    store =
+        std::make_unique<params::ParameterStore>(plan, window_plan, comm(), *window, ledger, place);
+    gradients =
+        std::make_unique<grads::GradientReducer>(plan, window_plan, comm(), *window, ledger, place);
+    optimizer = std::make_unique<optim::SliceOptimizer>(plan, settings.optimizer, groups, *store,
+                                                        *gradients, comm(), ledger, place);
+    store->OnWrite([this](int unit, int parameter) { optimizer->AdoptWrite(unit, parameter); });
+    Adoption(*this, options.weights).Run();
+  });
+}
+
+Engine::Core::~Core() {
+  if (std::uncaught_exceptions() > exceptions_at_start) {
+    ranks->Abort(fmt::format("rank {} ended with an error", ranks->rank()));
+  }
+}
+
+Engine::Engine(ParameterList parameters, Settings settings, EngineOptions options)
+    : Engine(std::move(parameters), settings,
+             Ranks::FromEnvironment(std::chrono::seconds(settings.ullage.timeout_seconds)),
+             std::move(options)) {}
+
+Engine::Engine(ParameterList parameters, Settings settings, std::shared_ptr<Ranks> ranks,
+               EngineOptions options)
+    : core_(std::make_unique<Core>(parameters, std::move(settings), std::move(ranks), options)) {}
+
+Engine::~Engine() = default;
+
+}  // namespace ullage

@@ -1,0 +1,81 @@
+// What an engine is made of. Lower members use those above them and go first when it ends.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "comm/comm.h"
+#include "engine/parameter_list.h"
+#include "grads/gradient_reducer.h"
+#include "memory/ledger.h"
+#include "optim/loss_scale.h"
+#include "optim/parameter_groups.h"
+#include "optim/schedule.h"
+#include "optim/slice_optimizer.h"
+#include "params/parameter_store.h"
+#include "plan/window_plan.h"
+#include "ullage/engine.h"
+
+namespace ullage {
+
+struct Engine::Core {
+  Core(const ParameterList& list, Settings settings, std::shared_ptr<Ranks> ranks,
+       const EngineOptions& options);
+  ~Core();
+
+  comm::Comm& comm() { return ranks->comm(); }
+  double accumulation() const {
+    return static_cast<double>(batch_sizes.accumulation_steps) * ranks->world_size();
+  }
+  // Runs `body`; when it throws, the other ranks are told before the error goes on.
+  template <typename Body>
+  auto TellingOthers(const Body& body) {
+    try {
+      return body();
+    } catch (const std::exception& error) {
+      ranks->Abort(error.what());
+      throw;
+    }
+  }
+
+  const Settings settings;
+  const std::shared_ptr<Ranks> ranks;
+  const BatchSizes batch_sizes;
+  const std::uint64_t seed;
+  const memory::Place place;
+
+  std::vector<engine::DistinctParameter> parameters;
+  std::vector<std::string> notes;  // for the start of a run
+  plan::Plan plan;
+  plan::WindowPlan window_plan;
+  memory::Ledger ledger;
+  std::unique_ptr<comm::Window> window;
+  optim::Groups groups;
+  optim::Schedule schedule;
+  optim::LossScaler scaler;
+  std::unique_ptr<params::ParameterStore> store;
+  std::unique_ptr<grads::GradientReducer> gradients;
+  std::unique_ptr<optim::SliceOptimizer> optimizer;
+
+  std::int64_t applied_steps = 0;
+  std::int64_t skipped_steps = 0;
+  std::int64_t backwards = 0;  // since the last step
+  std::int64_t forwards = 0;   // since the last backward
+  bool warned_of_accumulation = false;
+  const int exceptions_at_start;
+};
+
+namespace engine {
+
+// Which part of parameter `index` this rank must give values to: elements [begin, end) of it.
+struct HeldRange {
+  int unit = -1;  // -1: the parameter has no elements
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+  std::int64_t held_offset = 0;  // where `begin` lies in what this rank holds of the unit
+};
+HeldRange HeldRangeOf(const plan::Plan& plan, int rank, int parameter);
+
+}  // namespace engine
+}  // namespace ullage

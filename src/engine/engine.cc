@@ -1,0 +1,180 @@
+// The way of a step: Forward, Backward, Step.
+#include "ullage/engine.h"
+
+#include <ATen/ops/div.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/log.h"
+#include "engine/core.h"
+#include "optim/gradient_norm.h"
+#include "torchx/autograd.h"
+#include "torchx/random.h"
+
+namespace ullage {
+
+using memory::Phase;
+using memory::PhaseScope;
+
+at::Tensor Engine::Forward(const std::function<at::Tensor()>& forward) {
+  Core& core = *core_;
+  PhaseScope phase(core.ledger, Phase::kForward);
+  core.store->CheckBindings();
+  const auto step = static_cast<std::uint64_t>(core.applied_steps + core.skipped_steps);
+  const auto index =
+      static_cast<std::uint64_t>(core.backwards * core.ranks->world_size() + core.ranks->rank());
+  // A second forward before the backward draws other numbers than the first.
+  const auto again = static_cast<std::uint64_t>(core.forwards++) << 40;
+  torchx::SeededRandom random(torchx::MixSeed(core.seed, step, index ^ again));
+  return forward();
+}
+
+at::Tensor Engine::Backward(const at::Tensor& loss, bool retain_graph) {
+  Core& core = *core_;
+  PhaseScope phase(core.ledger, Phase::kBackward);
+  if (loss.defined() && loss.numel() != 1) {
+    throw ConfigError(fmt::format("Backward needs a loss of one element, got {}", loss.numel()),
+                      "reduce it with sum() or mean()");
+  }
+  return core.TellingOthers([&] {
+    core.store->CheckBindings();
+    core.gradients->Backward(loss, core.scaler.scale(), retain_graph);
+    ++core.backwards;
+    core.forwards = 0;
+    return loss.defined()
+               ? at::div(loss.detach(), static_cast<double>(core.batch_sizes.accumulation_steps))
+               : loss;
+  });
+}
+
+bool Engine::IsAccumulationBoundary() const {
+  return core_->backwards >= core_->batch_sizes.accumulation_steps;
+}
+
+StepResult Engine::Step() {
+  Core& core = *core_;
+  PhaseScope phase(core.ledger, Phase::kStep);
+  return core.TellingOthers([&] {
+    core.store->CheckBindings();
+    if (core.backwards != core.batch_sizes.accumulation_steps &&
+        !std::exchange(core.warned_of_accumulation, true)) {
+      LogWarn("engine",
+              fmt::format("Step() after {} Backward() calls, but there are {} accumulation "
+                          "steps: the mean is still taken over {}",
+                          core.backwards, core.batch_sizes.accumulation_steps,
+                          core.batch_sizes.accumulation_steps));
+    }
+    StepResult result;
+    result.loss_scale = core.scaler.scale();
+    result.lr = lr();
+
+    const std::int64_t step = core.applied_steps + core.skipped_steps + 1;
+    const optim::GradientNorm norm = optim::MeasureGradient(core.plan, *core.gradients, core.comm(),
+                                                            static_cast<std::uint32_t>(step));
+    const double mean = 1 / (core.accumulation() * result.loss_scale);
+    result.grad_norm = norm.is_finite ? std::sqrt(norm.sum_of_squares) * mean : INFINITY;
+    core.backwards = 0;
+    core.forwards = 0;
+
+    if (!norm.is_finite) {
+      result.overflowed = core.plan.parameters[static_cast<std::size_t>(norm.overflowed)].name;
+      core.gradients->Clear();
+      ++core.skipped_steps;
+      core.scaler.Update(/*overflow=*/true);
+      return result;
+    }
+
+    double clip = 1;  // gradients are divided by it
+    if (core.settings.gradient_clipping > 0) {
+      clip = std::max(1.0, (result.grad_norm + 1e-6) / core.settings.gradient_clipping);
+    }
+    result.clip_coef = 1 / clip;
+
+    optim::StepParameters parameters;
+    const bool is_adam = core.settings.optimizer.type == OptimizerType::kAdam;
+    const auto cycled = core.schedule.MomentumAt(core.applied_steps);
+    parameters.lr = result.lr;
+    parameters.beta1 =
+        cycled.value_or(is_adam ? core.settings.optimizer.beta1 : core.settings.optimizer.momentum);
+    parameters.beta2 = cycled ? optim::Schedule::kCycledBeta2 : core.settings.optimizer.beta2;
+    parameters.t = core.applied_steps + 1;
+    parameters.gradient_factor = static_cast<float>(mean / clip);
+
+    core.store->BeginUpdate();
+    for (std::size_t unit = 0; unit < core.plan.units.size(); ++unit) {
+      if (!core.plan.units[unit].unit.trainable) continue;
+      core.optimizer->Update(static_cast<int>(unit), parameters);
+      core.store->Publish(static_cast<int>(unit));
+    }
+    core.store->EndUpdate();
+    if (core.plan.stage == 0 && core.plan.world_size > 1) core.gradients->SumsRead();
+    core.gradients->Clear();
+    core.scaler.Update(/*overflow=*/false);
+    ++core.applied_steps;
+    result.applied = true;
+    return result;
+  });
+}
+
+const Settings& Engine::settings() const {
+  return core_->settings;
+}
+const BatchSizes& Engine::batch_sizes() const {
+  return core_->batch_sizes;
+}
+const Ranks& Engine::ranks() const {
+  return *core_->ranks;
+}
+std::int64_t Engine::applied_steps() const {
+  return core_->applied_steps;
+}
+std::int64_t Engine::skipped_steps() const {
+  return core_->skipped_steps;
+}
+double Engine::lr() const {
+  return core_->schedule.LrAt(core_->applied_steps);
+}
+double Engine::loss_scale() const {
+  return core_->scaler.scale();
+}
+std::string Engine::PlanText() const {
+  return core_->plan.ToText();
+}
+std::string Engine::PlanJson() const {
+  return core_->plan.ToJson();
+}
+
+namespace {
+
+std::vector<std::pair<std::string, std::int64_t>> ByName(const plan::TagBytes& bytes) {
+  std::vector<std::pair<std::string, std::int64_t>> named;
+  for (std::size_t tag = 0; tag < bytes.size(); ++tag) {
+    named.emplace_back(plan::kTagNames[tag], bytes[tag]);
+  }
+  return named;
+}
+
+}  // namespace
+
+MemoryReport Engine::memory() const {
+  return {ByName(core_->ledger.now()), ByName(core_->ledger.peak()), core_->ledger.peak_total()};
+}
+
+std::vector<std::pair<std::string, std::int64_t>> Engine::planned_bytes() const {
+  return ByName(core_->plan.BytesOfRank(core_->ranks->rank()));
+}
+
+EngineStatistics Engine::statistics() const {
+  const params::GatherStatistics gathers = core_->store->statistics();
+  return {gathers.gathers, gathers.gathered_bytes, gathers.overflows};
+}
+
+std::vector<std::string> Engine::StartLines() const {
+  std::vector<std::string> lines = core_->notes;
+  for (const std::string& line : core_->groups.Lines()) lines.push_back(line);
+  return lines;
+}
+
+}  // namespace ullage

@@ -1,0 +1,246 @@
+#include "grads/gradient_reducer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "kernels/accumulate.h"
+#include "torchx/dtype.h"
+#include "torchx/storage.h"
+#include "ullage/error.h"
+
+namespace ullage::grads {
+namespace {
+
+constexpr std::uint32_t kLateItem = 0x4c000000;  // fingerprints of late exchanges
+
+// Note [Late contributions]. A parameter normally gives one gradient in a backward pass: autograd
+// adds up its uses first. Nested passes (reentrant checkpoints) break that in two ways: one
+// parameter may give several, and the graph of the loss does not announce them, so that its unit
+// may have been sent. First contributions of sent units, and second and later contributions of
+// any, are kept aside as two rounds and exchanged at the end of the pass. The rounds depend on
+// the parameter alone, never on the unit's size, so the bits stay the same for all placements.
+enum Round { kFirst = 1, kFurther = 2 };
+
+}  // namespace
+
+GradientReducer::GradientReducer(const plan::Plan& plan, const plan::WindowPlan& window_plan,
+                                 comm::Comm& comm, comm::Window& window, memory::Ledger& ledger,
+                                 memory::Place place)
+    : plan_(plan),
+      window_plan_(window_plan),
+      comm_(comm),
+      window_(window),
+      ledger_(ledger),
+      place_(place),
+      homes_(plan.parameters.size()),
+      taps_(plan.parameters.size()),
+      leaves_(plan.parameters.size()),
+      order_(ExchangeOrder(plan)),
+      contributions_(plan.parameters.size()),
+      units_(plan.units.size()),
+      late_seen_(static_cast<std::size_t>(plan.world_size)) {
+  private_sums_.resize(plan.units.size());
+  for (std::size_t u = 0; u < plan.units.size(); ++u) {
+    for (const layout::Member& member : plan.units[u].unit.members) {
+      homes_[static_cast<std::size_t>(member.parameter)] = {static_cast<int>(u), member};
+    }
+    const plan::BufferBytes bytes = plan::GradientBytes(plan.units[u], comm.rank());
+    if (window_plan.sums[u] >= 0) {
+      claims_.emplace_back(ledger, memory::Tag::kGradients, bytes);
+    } else {
+      private_sums_[u] = memory::Buffer(ledger, place, memory::Tag::kGradients, bytes);
+    }
+  }
+  if (plan.world_size == 1) return;
+  const SumsOf sums = [this](int index) { return Sums(index); };
+  exchange_ = comm.AllLocal() || place == memory::Place::kNowhere
+                  ? MakeWindowExchange(plan, window_plan, comm, window, ledger, place, sums)
+                  : MakeCollectiveExchange(plan, comm, ledger, place, sums);
+}
+
+GradientReducer::~GradientReducer() = default;
+
+void GradientReducer::Attach(int parameter, const at::Tensor& tensor) {
+  auto tap = std::make_unique<torchx::GradientTap>(
+      tensor, [this, parameter](const at::Tensor& gradient) { OnGradient(parameter, gradient); });
+  parameter_of_node_[tap->node()] = parameter;
+  taps_[static_cast<std::size_t>(parameter)] = std::move(tap);
+  leaves_[static_cast<std::size_t>(parameter)] = tensor;
+}
+
+void GradientReducer::RenewTaps() {
+  for (std::size_t p = 0; p < taps_.size(); ++p) {
+    if (taps_[p] == nullptr || taps_[p]->IsCurrent()) continue;
+    former_taps_.push_back(std::move(taps_[p]));
+    Attach(static_cast<int>(p), leaves_[p]);
+  }
+}
+
+float* GradientReducer::Sums(int index) const {
+  const auto u = static_cast<std::size_t>(index);
+  if (window_plan_.sums[u] < 0) return private_sums_[u].as<float>();
+  if (window_.data() == nullptr) return nullptr;
+  return reinterpret_cast<float*>(window_.data() + window_plan_.sums[u]);
+}
+
+void GradientReducer::Backward(const at::Tensor& loss, double seed, bool retain_graph) {
+  ++backward_;
+  for (UnitState& state : units_) state = {};
+  for (Contribution& contribution : contributions_) contribution = {};
+  next_ = 0;
+  RenewTaps();
+  const bool has_graph = loss.defined() && loss.requires_grad();
+  if (has_graph) {
+    torchx::VisitGraph(loss, [this](const torch::autograd::Node* node) {
+      const auto found = parameter_of_node_.find(node);
+      if (found == parameter_of_node_.end()) return;
+      contributions_[static_cast<std::size_t>(found->second)].expected = true;
+      ++units_[static_cast<std::size_t>(homes_[static_cast<std::size_t>(found->second)].unit)]
+            .missing;
+    });
+  }
+  if (exchange_ != nullptr) {
+    exchange_->Begin(backward_);
+    CloseReadyUnits(/*all=*/false);
+  }
+  if (has_graph) torchx::RunBackward(loss, seed, retain_graph);
+  if (exchange_ == nullptr) return;
+  CloseReadyUnits(/*all=*/true);
+  exchange_->Finish();
+  ExchangeLate();
+}
+
+void GradientReducer::OnGradient(int parameter, const at::Tensor& gradient) {
+  const Home& home = homes_[static_cast<std::size_t>(parameter)];
+  Contribution& contribution = contributions_[static_cast<std::size_t>(parameter)];
+  const layout::ParameterSpec& spec = plan_.parameters[static_cast<std::size_t>(parameter)];
+  if (gradient.is_sparse()) {
+    throw UnsupportedError(fmt::format("parameter '{}' has a sparse gradient", spec.name),
+                           "make the embedding with sparse=false");
+  }
+  if (exchange_ == nullptr) {
+    if (place_ == memory::Place::kNowhere) return;
+    const at::Tensor dense = gradient.contiguous();
+    kernels::AddToFloat(spec.dtype, dense.const_data_ptr(), Sums(home.unit) + home.member.offset,
+                        home.member.numel);
+    return;
+  }
+  UnitState& state = units_[static_cast<std::size_t>(home.unit)];
+  if (std::exchange(contribution.arrived, true)) {
+    return AddLate(home.unit, kFurther, home.member, gradient);
+  }
+  if (state.closed) return AddLate(home.unit, kFirst, home.member, gradient);
+  if (!std::exchange(state.has_gradients, true)) state.gradients = exchange_->Reserve(home.unit);
+  if (state.gradients != nullptr) {
+    std::byte* target = state.gradients + home.member.offset * ElementBytes(spec.dtype);
+    torchx::View(target, gradient.sizes(), torchx::ToTorch(spec.dtype), c10::kCPU).copy_(gradient);
+  }
+  if (contribution.expected && --state.missing == 0) CloseReadyUnits(/*all=*/false);
+}
+
+void GradientReducer::CloseReadyUnits(bool all) {
+  for (; next_ < order_.size(); ++next_) {
+    UnitState& state = units_[static_cast<std::size_t>(order_[next_])];
+    if (!all && state.missing > 0) break;
+    exchange_->Send(order_[next_], state.has_gradients);
+    state.closed = true;
+  }
+  exchange_->Progress();
+}
+
+void GradientReducer::AddLate(int index, int round, const layout::Member& member,
+                              const at::Tensor& gradient) {
+  memory::Buffer& buffer = late_[{index, round}];
+  if (buffer.empty()) {
+    buffer = memory::Buffer(ledger_, place_, memory::Tag::kBuckets,
+                            {plan::StagingBytes(unit(index), plan_.world_size), 0});
+  }
+  if (buffer.data() == nullptr) return;
+  const DType dtype = unit(index).dtype;
+  std::byte* target = buffer.data() + member.offset * ElementBytes(dtype);
+  const at::Tensor dense = gradient.contiguous();
+  if (dtype == DType::kFloat32) {
+    kernels::AddToFloat(dtype, dense.const_data_ptr(), reinterpret_cast<float*>(target),
+                        member.numel);
+  } else {
+    kernels::AddTo16(dtype, target, dense.const_data_ptr(), member.numel);
+  }
+}
+
+void GradientReducer::ExchangeLate() {
+  if (place_ == memory::Place::kNowhere) {
+    late_.clear();
+    return;
+  }
+  late_total_ += static_cast<std::int64_t>(late_.size());
+  window_.Signal(window_plan_.late_total(), static_cast<std::uint64_t>(late_total_));
+  window_.Signal(window_plan_.backward_done(), backward_);
+  bool any = false;
+  for (int rank = 0; rank < plan_.world_size; ++rank) {
+    window_.Wait(rank, window_plan_.backward_done(), backward_, "the end of the backward pass");
+    const std::uint64_t total = window_.Peek(rank, window_plan_.late_total());
+    any |= std::exchange(late_seen_[static_cast<std::size_t>(rank)], total) != total;
+  }
+  if (!any) return;
+
+  std::vector<std::int64_t> present(2 * plan_.units.size(), 0);
+  const auto slot = [](int index, int round) {
+    return static_cast<std::size_t>(2 * index + round - 1);
+  };
+  for (const auto& [key, buffer] : late_) present[slot(key.first, key.second)] = 1;
+  comm_.AllReduceMax(present, kLateItem);
+  memory::Buffer scratch(ledger_, place_, memory::Tag::kBuckets, {BucketScratchBytes(plan_), 0});
+  for (const int round : {kFirst, kFurther}) {
+    for (const int index : order_) {
+      if (present[slot(index, round)] == 0) continue;
+      memory::Buffer& mine = late_[{index, round}];
+      if (mine.empty()) {
+        mine = memory::Buffer(ledger_, place_, memory::Tag::kBuckets,
+                              {plan::StagingBytes(unit(index), plan_.world_size), 0});
+      }
+      ExchangeByBuckets(plan_, comm_, index, mine.data(), Sums(index), scratch,
+                        kLateItem | static_cast<std::uint32_t>(index));
+      late_.erase({index, round});
+    }
+  }
+}
+
+void GradientReducer::ReadSums(int rank, int index, std::int64_t first, std::int64_t count,
+                               float* sums) {
+  std::span<std::byte> destination;
+  if (sums != nullptr) {
+    destination = {reinterpret_cast<std::byte*>(sums), static_cast<std::size_t>(4 * count)};
+  }
+  window_.Read(rank, window_plan_.backward_done(), backward_,
+               window_plan_.sums[static_cast<std::size_t>(index)] + 4 * first, destination,
+               "gradient sums");
+}
+
+void GradientReducer::SumsRead() {
+  window_.Signal(window_plan_.sums_read(), ++updates_);
+  for (int rank = 0; rank < plan_.world_size; ++rank) {
+    window_.Wait(rank, window_plan_.sums_read(), updates_, "the optimizer step");
+  }
+}
+
+void GradientReducer::Clear() {
+  if (place_ == memory::Place::kNowhere) return;
+  for (const int index : order_) {
+    std::memset(Sums(index), 0, static_cast<std::size_t>(4 * unit(index).slice_numel));
+  }
+}
+
+int GradientReducer::ParameterAt(int index, std::int64_t slice_offset) const {
+  for (const layout::Piece& piece : layout::PiecesOfSlice(unit(index), comm_.rank())) {
+    if (slice_offset >= piece.slice_offset && slice_offset < piece.slice_offset + piece.numel) {
+      return piece.parameter;
+    }
+  }
+  throw StateError(
+      fmt::format("element {} of unit {} belongs to no parameter", slice_offset, index));
+}
+
+}  // namespace ullage::grads

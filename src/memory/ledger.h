@@ -1,0 +1,57 @@
+// The ledger: how many bytes the engine holds, for what, and when it held most.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <mutex>
+
+#include "plan/tag.h"
+
+namespace ullage::memory {
+
+enum class Phase : std::uint8_t { kLoad, kForward, kBackward, kStep, kIdle };
+inline constexpr std::size_t kPhaseCount = 5;
+inline constexpr std::array<std::string_view, kPhaseCount> kPhaseNames = {
+    "load", "forward", "backward", "step", "idle"};
+
+using plan::Tag;
+using TagBytes = std::array<std::int64_t, plan::kTagCount>;
+
+// One for each engine, so one for each rank. Thread-safe.
+class Ledger {
+ public:
+  void Add(Tag tag, std::int64_t bytes);
+  void Subtract(Tag tag, std::int64_t bytes);
+  // What is allocated from now on is counted under `phase`; returns the phase before.
+  Phase Enter(Phase phase);
+
+  TagBytes now() const;
+  TagBytes peak() const;  // of each tag by itself
+  TagBytes peak_in(Phase phase) const;
+  std::int64_t peak_total() const;  // of all tags together
+
+ private:
+  void NotePeaks();
+
+  mutable std::mutex mutex_;
+  Phase phase_ = Phase::kIdle;
+  TagBytes now_{};
+  TagBytes peak_{};
+  std::array<TagBytes, kPhaseCount> peak_in_{};
+  std::int64_t peak_total_ = 0;
+};
+
+// Enters a phase for the life of a scope.
+class PhaseScope {
+ public:
+  PhaseScope(Ledger& ledger, Phase phase) : ledger_(ledger), before_(ledger.Enter(phase)) {}
+  ~PhaseScope() { ledger_.Enter(before_); }
+  PhaseScope(const PhaseScope&) = delete;
+  PhaseScope& operator=(const PhaseScope&) = delete;
+
+ private:
+  Ledger& ledger_;
+  Phase before_;
+};
+
+}  // namespace ullage::memory

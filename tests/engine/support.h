@@ -1,0 +1,34 @@
+// Engines on ranks that are threads, over every stage, world size and bucket size.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ullage/engine.h"
+
+namespace ullage::testing {
+
+struct Case {
+  int stage = 0;
+  int world_size = 1;
+  std::int64_t bucket_numel = 1'000'000;  // elements of each slice in one exchange
+  std::int64_t unit_bytes = 32 << 20;
+};
+
+std::string Describe(const Case& c);
+
+// Stages 0 to 3, the given world sizes, buckets of 1, 3, 7 elements and large, units of one
+// parameter and of all.
+std::vector<Case> AllCases(std::vector<int> world_sizes = {1, 2, 4});
+
+// Settings for a case: micro-batch 1, all parameters sliced at stage 3, no clipping. `extra` is a
+// JSON object whose keys replace those.
+Settings SettingsFor(const Case& c, const std::string& extra = "{}");
+
+// Runs `body` once for each rank, each on its own thread, and rethrows the first error.
+void OnRanks(int world_size, const std::function<void(std::shared_ptr<Ranks>)>& body,
+             std::chrono::milliseconds timeout = std::chrono::seconds(60));
+
+}  // namespace ullage::testing

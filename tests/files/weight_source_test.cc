@@ -1,0 +1,121 @@
+#include "files/weight_source.h"
+
+#include <vector>
+
+#include "files/safetensors_writer.h"
+#include "scratch.h"
+#include "ullage/error.h"
+
+namespace ullage::files {
+namespace {
+
+using testsupport::MessageOf;
+using testsupport::Scratch;
+
+// A file of one-dimensional fp32 tensors whose elements count up from `first`.
+void WriteWeights(const std::string& path, const std::vector<std::string>& names, float first) {
+  PosixFileSystem fs;
+  std::vector<TensorDeclaration> tensors;
+  for (const std::string& name : names) tensors.push_back({name, ElementType::kF32, {2}});
+  SafetensorsWriter writer(fs, path, tensors);
+  for (std::size_t i = 0; i < 2 * names.size(); ++i, ++first) writer.Append(&first, sizeof first);
+  writer.Finish();
+}
+
+std::string OpenError(const std::string& directory) {
+  PosixFileSystem fs;
+  return MessageOf<IoError>([&] { WeightFiles::Open(fs, directory); });
+}
+
+TEST(WeightFiles, ReadsASingleFile) {
+  Scratch scratch;
+  PosixFileSystem fs;
+  WriteWeights(scratch / "model.safetensors", {"b", "a"}, 1);
+  const auto weights = WeightFiles::Open(fs, scratch.path());
+  EXPECT_EQ(weights.names(), (std::vector<std::string>{"a", "b"}));
+  float value = 0;
+  weights.Read("a", 1, 1, &value);
+  EXPECT_EQ(value, 4);
+  EXPECT_EQ(weights.Find("c"), nullptr);
+  EXPECT_THROW(weights.Get("c"), IoError);
+}
+
+TEST(WeightFiles, ReadsShardsThroughTheIndex) {
+  Scratch scratch;
+  PosixFileSystem fs;
+  WriteWeights(scratch / "m-1.safetensors", {"a", "c"}, 1);
+  WriteWeights(scratch / "m-2.safetensors", {"b"}, 10);
+  scratch.Write("model.safetensors.index.json",
+                R"({"metadata":{"total_size":24},"weight_map":{"a":"m-1.safetensors",)"
+                R"("b":"m-2.safetensors","c":"m-1.safetensors"}})");
+  const auto weights = WeightFiles::Open(fs, scratch.path());
+  EXPECT_EQ(weights.names(), (std::vector<std::string>{"a", "b", "c"}));
+  EXPECT_EQ(weights.FileOf("b"), scratch / "m-2.safetensors");
+  EXPECT_EQ(weights.Get("c").shape, std::vector<std::int64_t>{2});
+  float values[2] = {};
+  weights.Read("b", 0, 2, values);
+  EXPECT_EQ(values[1], 11);
+  weights.Read("c", 1, 1, values);
+  EXPECT_EQ(values[0], 4);
+}
+
+TEST(WeightFiles, AnIndexCannotReachOutOfItsFolder) {
+  Scratch scratch;
+  WriteWeights(scratch / "outside.safetensors", {"a"}, 1);
+  std::filesystem::create_directory(scratch / "model");
+  for (const std::string file : {"../outside.safetensors", "/etc/passwd", "", "..", ".",
+                                 "sub/x.safetensors", "x.bin", "a\\u0000.safetensors"}) {
+    scratch.Write("model/model.safetensors.index.json",
+                  R"({"weight_map":{"a":")" + file + R"("}})");
+    EXPECT_NE(OpenError(scratch / "model").find("of the same folder"), std::string::npos) << file;
+  }
+}
+
+TEST(WeightFiles, AnInconsistentIndexNamesTensorAndFile) {
+  Scratch scratch;
+  WriteWeights(scratch / "m-1.safetensors", {"a", "extra"}, 1);
+  WriteWeights(scratch / "m-2.safetensors", {"b"}, 1);
+  WriteWeights(scratch / "m-3.safetensors", {"b"}, 1);
+  const auto with = [&](const std::string& map) {
+    scratch.Write("model.safetensors.index.json", map);
+    return OpenError(scratch.path());
+  };
+  EXPECT_NE(with(R"({"weight_map":{"a":"m-1.safetensors"}})").find("\"extra\""), std::string::npos);
+  EXPECT_NE(with(R"({"weight_map":{"b":"m-2.safetensors","c":"m-2.safetensors"}})")
+                .find("tensor \"c\" is not there"),
+            std::string::npos);
+  EXPECT_NE(with(R"({"weight_map":{"b":"m-2.safetensors","c":"m-3.safetensors"}})")
+                .find("tensor \"b\" is in"),
+            std::string::npos);
+  EXPECT_NE(with(R"({"weight_map":{"b":"m-9.safetensors"}})").find("m-9.safetensors: cannot open"),
+            std::string::npos);
+  EXPECT_NE(with(R"({"weight_map":{"b":"m-2.safetensors","b":"m-3.safetensors"}})").find("twice"),
+            std::string::npos);
+  EXPECT_NE(with(R"({"weight_map":{"b":["m-2.safetensors"]}})").find("weight_map holds a list"),
+            std::string::npos);
+  EXPECT_NE(with(R"({"weight_map":{"b":1}})").find("weight_map holds 1"), std::string::npos);
+  EXPECT_NE(with(R"({"weight_map":[]})").find("weight_map holds a list"), std::string::npos);
+  EXPECT_NE(with(R"({"metadata":{}})").find("no weight_map"), std::string::npos);
+  EXPECT_NE(with("[]").find("must be an object"), std::string::npos);
+  EXPECT_NE(with("{").find("byte "), std::string::npos);
+  EXPECT_NE(with("{\"weight_map\":" + std::string(100'000, '[')).find("list"), std::string::npos);
+}
+
+TEST(WeightFiles, APickleIsNotOfferedAndTheRemedyIsNamed) {
+  Scratch scratch;
+  PosixFileSystem fs;
+  scratch.Write("pytorch_model.bin", "x");
+  const std::string message =
+      MessageOf<UnsupportedError>([&] { WeightFiles::Open(fs, scratch.path()); });
+  EXPECT_NE(message.find("not offered yet"), std::string::npos);
+  EXPECT_NE(message.find("safe_serialization=True"), std::string::npos);
+}
+
+TEST(WeightFiles, AFolderWithoutWeightsSaysWhatWasExpected) {
+  Scratch scratch;
+  EXPECT_NE(OpenError(scratch.path()).find("neither model.safetensors nor"), std::string::npos);
+  EXPECT_NE(OpenError(scratch / "none").find("is not a folder"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace ullage::files

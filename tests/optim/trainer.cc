@@ -1,0 +1,238 @@
+#include "optim/trainer.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+
+#include <cstring>
+
+#include "comm/connect.h"
+#include "kernels/adamw.h"
+#include "kernels/cast.h"
+#include "kernels/sgd.h"
+#include "support/run_ranks.h"
+#include "torchx/dtype.h"
+
+namespace ullage::optim {
+namespace {
+
+// Elements [begin, end) of every parameter that this rank updates, and where they lie.
+template <typename Body>
+void ForEachHeld(const plan::Plan& plan, int rank, const Body& body) {
+  for (std::size_t u = 0; u < plan.units.size(); ++u) {
+    const plan::UnitPlan& unit = plan.units[u];
+    if (unit.state == plan::StateShare::kSlice) {
+      for (const layout::Piece& piece : layout::PiecesOfSlice(unit.unit, rank)) {
+        body(static_cast<int>(u), piece);
+      }
+      continue;
+    }
+    for (const layout::Member& member : unit.unit.members) {
+      body(static_cast<int>(u), layout::Piece{member.parameter, 0, member.offset, member.numel});
+    }
+  }
+}
+
+}  // namespace
+
+Trainer::Trainer(comm::Comm& own_comm, const TrainerOptions& options) : comm(own_comm) {
+  settings.zero.stage = options.stage;
+  settings.zero.param_persistence_threshold = options.persistence_threshold;
+  settings.ullage.unit_size = options.unit_bytes;
+  settings.ullage.parameter_groups = options.groups;
+  settings.precision = options.precision;
+  settings.optimizer = options.optimizer;
+  const DType dtype = options.precision == Precision::kFloat32    ? DType::kFloat32
+                      : options.precision == Precision::kBFloat16 ? DType::kBFloat16
+                                                                  : DType::kFloat16;
+  std::vector<layout::ParameterSpec> specs;
+  const auto add = [&](const std::string& name, std::int64_t numel, bool trainable = true) {
+    specs.push_back({name, {numel}, numel, dtype, trainable});
+  };
+  add("embedding", 900);
+  add("weight", 700);
+  add("bias", 33);
+  add("frozen", 70, false);
+  add("empty", 0);
+  add("head.weight", 400);
+  add("head.bias", 1);
+  plan = plan::MakePlan(settings, std::move(specs), comm.world_size(), comm.AllLocal());
+  window_plan = plan::MakeWindowPlan(plan);
+  window = comm.CreateWindow(window_plan.total, window_plan.words());
+  groups = MakeGroups(settings, {"bias$"}, plan.parameters);
+  const auto place = memory::Place::kHost;
+  store = std::make_unique<params::ParameterStore>(plan, window_plan, comm, *window, ledger, place);
+  reducer =
+      std::make_unique<grads::GradientReducer>(plan, window_plan, comm, *window, ledger, place);
+  optimizer = std::make_unique<SliceOptimizer>(plan, settings.optimizer, groups, *store, *reducer,
+                                               comm, ledger, place);
+  store->OnWrite([this](int unit, int parameter) { optimizer->AdoptWrite(unit, parameter); });
+  for (int p = 0; p < static_cast<int>(plan.parameters.size()); ++p) {
+    const layout::ParameterSpec& spec = plan.parameters[p];
+    weights.push_back(at::zeros(spec.shape).set_requires_grad(spec.trainable));
+    store->Bind(p, {weights.back()});
+    if (spec.trainable && spec.numel > 0) reducer->Attach(p, weights.back());
+  }
+  for (std::size_t u = 0; u < plan.units.size(); ++u) {
+    const plan::UnitPlan& unit = plan.units[u];
+    const int index = static_cast<int>(u);
+    for (const layout::Member& member : unit.unit.members) {
+      const at::Tensor start = Start(member.parameter);
+      const std::int64_t element_bytes = ElementBytes(unit.unit.dtype);
+      if (!unit.unit.sliced) {
+        kernels::Convert(DType::kFloat32, start.const_data_ptr(), unit.unit.dtype,
+                         store->WholeWeights(index) + member.offset * element_bytes, member.numel);
+      }
+    }
+    for (const layout::Piece& piece : layout::PiecesOfSlice(unit.unit, comm.rank())) {
+      const at::Tensor start = Start(piece.parameter);
+      if (!unit.unit.sliced) continue;
+      kernels::Convert(DType::kFloat32, start.const_data_ptr<float>() + piece.parameter_offset,
+                       unit.unit.dtype,
+                       store->OwnWeights(index) +
+                           piece.slice_offset * ElementBytes(unit.unit.dtype),
+                       piece.numel);
+    }
+  }
+  ForEachHeld(plan, comm.rank(), [&](int unit, const layout::Piece& piece) {
+    if (!plan.units[unit].has_master) return;
+    const at::Tensor start = Start(piece.parameter);
+    std::memcpy(optimizer->Master(unit) + piece.slice_offset,
+                start.const_data_ptr<float>() + piece.parameter_offset,
+                static_cast<std::size_t>(4 * piece.numel));
+  });
+  for (int unit = 0; unit < static_cast<int>(plan.units.size()); ++unit) store->Publish(unit);
+  store->EndUpdate();
+}
+
+at::Tensor Trainer::Start(int p) const {
+  return at::randn(plan.parameters[p].shape,
+                   at::make_generator<at::CPUGeneratorImpl>(std::uint64_t(77 + p)));
+}
+
+at::Tensor Trainer::Gradient(int p, int step, int rank) const {
+  const auto seed = static_cast<std::uint64_t>(p + 100 * step + 10'000 * rank);
+  return at::randn(plan.parameters[p].shape, at::make_generator<at::CPUGeneratorImpl>(seed))
+      .to(torchx::ToTorch(plan.parameters[p].dtype));
+}
+
+StepParameters Trainer::Parameters(int step) const {
+  StepParameters parameters;
+  parameters.lr = settings.optimizer.lr * (1 + 0.1 * step);
+  parameters.beta1 = settings.optimizer.type == OptimizerType::kAdam ? settings.optimizer.beta1
+                                                                     : settings.optimizer.momentum;
+  parameters.beta2 = settings.optimizer.beta2;
+  parameters.t = step;
+  parameters.gradient_factor = 0.37f;
+  return parameters;
+}
+
+void Trainer::Step(int step) {
+  at::Tensor loss;
+  for (int p = 0; p < count(); ++p) {
+    if (!IsTrained(p)) continue;
+    const at::Tensor term =
+        (weights[p] * Gradient(p, step, comm.rank())).to(at::kFloat).sum();
+    loss = loss.defined() ? loss + term : term;
+  }
+  reducer->Backward(loss, 1, false);
+  comm.Barrier(static_cast<std::uint32_t>(step));  // the norm's exchange
+  store->BeginUpdate();
+  for (int unit = 0; unit < static_cast<int>(plan.units.size()); ++unit) {
+    if (!plan.units[unit].unit.trainable) continue;
+    optimizer->Update(unit, Parameters(step));
+    store->Publish(unit);
+  }
+  store->EndUpdate();
+  if (plan.stage == 0 && plan.world_size > 1) reducer->SumsRead();
+  reducer->Clear();
+}
+
+void OnTrainers(const TrainerOptions& options, const std::function<void(Trainer&)>& body) {
+  auto comms = comm::ConnectThreads(options.world_size, std::chrono::seconds(20));
+  testsupport::RunOnThreads(options.world_size, [&](int rank) {
+    comm::Comm& comm = *comms[static_cast<std::size_t>(rank)];
+    try {
+      Trainer trainer(comm, options);
+      body(trainer);
+      comm.Barrier(99);
+    } catch (const std::exception& error) {
+      comm.Abort(error.what());
+      throw;
+    }
+  });
+}
+
+Reference::Reference(const Trainer& trainer) : trainer_(trainer) {
+  for (int p = 0; p < trainer.count(); ++p) {
+    master_.push_back(trainer.Start(p));
+    if (trainer.settings.precision != Precision::kFloat32 && !trainer.IsTrained(p)) {
+      master_.back() = Weights(p).to(at::kFloat);
+    }
+    first_.push_back(at::zeros_like(master_.back()));
+    second_.push_back(at::zeros_like(master_.back()));
+  }
+}
+
+at::Tensor Reference::Weights(int p) const {
+  return master(p).to(torchx::ToTorch(trainer_.plan.parameters[p].dtype));
+}
+
+void Reference::Step(int step) {
+  const OptimizerSettings& settings = trainer_.settings.optimizer;
+  const StepParameters parameters = trainer_.Parameters(step);
+  for (int p = 0; p < trainer_.count(); ++p) {
+    if (!trainer_.IsTrained(p) || master(p).numel() == 0) continue;
+    at::Tensor sum = at::zeros_like(master(p));
+    for (int rank = 0; rank < trainer_.plan.world_size; ++rank) {
+      sum += trainer_.Gradient(p, step, rank).to(at::kFloat);
+    }
+    const Group& group = trainer_.groups.groups[trainer_.groups.of_parameter[p]];
+    float* const weights = master(p).mutable_data_ptr<float>();
+    const float* const gradients = sum.const_data_ptr<float>();
+    float* const first = first_[p].mutable_data_ptr<float>();
+    if (settings.type == OptimizerType::kAdam) {
+      kernels::AdamWStep adam;
+      adam.lr = parameters.lr * group.lr_factor;
+      adam.beta1 = parameters.beta1;
+      adam.beta2 = parameters.beta2;
+      adam.eps = settings.eps;
+      adam.weight_decay = group.weight_decay;
+      adam.decoupled = settings.adam_w_mode;
+      adam.bias_correction = settings.bias_correction;
+      adam.t = parameters.t;
+      adam.gradient_factor = parameters.gradient_factor;
+      kernels::reference::AdamW(adam, weights, DType::kFloat32, gradients, first,
+                                second_[p].mutable_data_ptr<float>(), DType::kFloat32, nullptr,
+                                sum.numel());
+    } else {
+      kernels::SgdStep sgd;
+      sgd.lr = parameters.lr * group.lr_factor;
+      sgd.momentum = parameters.beta1;
+      sgd.dampening = settings.dampening;
+      sgd.weight_decay = group.weight_decay;
+      sgd.nesterov = settings.nesterov;
+      sgd.t = parameters.t;
+      sgd.gradient_factor = parameters.gradient_factor;
+      kernels::reference::Sgd(sgd, weights, DType::kFloat32, gradients, first, DType::kFloat32,
+                              nullptr, sum.numel());
+    }
+  }
+}
+
+void ExpectLike(Trainer& trainer, const Reference& reference) {
+  for (int p = 0; p < trainer.count(); ++p) {
+    EXPECT_TRUE(at::equal(trainer.weights[p].detach().clone(), reference.Weights(p)))
+        << "weights of " << trainer.plan.parameters[p].name << " at stage " << trainer.plan.stage;
+  }
+  ForEachHeld(trainer.plan, trainer.comm.rank(), [&](int unit, const layout::Piece& piece) {
+    if (trainer.plan.units[unit].state == plan::StateShare::kNone) return;
+    EXPECT_EQ(std::memcmp(trainer.optimizer->Master(unit) + piece.slice_offset,
+                          reference.master(piece.parameter).const_data_ptr<float>() +
+                              piece.parameter_offset,
+                          static_cast<std::size_t>(4 * piece.numel)),
+              0)
+        << "master of " << trainer.plan.parameters[piece.parameter].name << " at stage "
+        << trainer.plan.stage;
+  });
+}
+
+}  // namespace ullage::optim

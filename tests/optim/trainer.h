@@ -1,0 +1,73 @@
+// Store, reducer and optimizer of one rank put together as a step needs them.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <torch/types.h>
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "comm/comm.h"
+#include "optim/slice_optimizer.h"
+
+namespace ullage::optim {
+
+struct TrainerOptions {
+  int world_size = 1;
+  int stage = 0;
+  std::int64_t unit_bytes = 2048;
+  std::int64_t persistence_threshold = 0;
+  Precision precision = Precision::kFloat32;
+  OptimizerSettings optimizer = {};
+  std::vector<ParameterGroupSettings> groups = {};
+};
+
+class Trainer {
+ public:
+  Trainer(comm::Comm& comm, const TrainerOptions& options);
+
+  comm::Comm& comm;
+  Settings settings;
+  plan::Plan plan;
+  plan::WindowPlan window_plan;
+  memory::Ledger ledger;
+  std::unique_ptr<comm::Window> window;
+  Groups groups;
+  std::unique_ptr<params::ParameterStore> store;
+  std::unique_ptr<grads::GradientReducer> reducer;
+  std::unique_ptr<SliceOptimizer> optimizer;
+  std::vector<at::Tensor> weights;  // by parameter
+
+  // fp32 values that a parameter starts with; more digits than 16 bits hold.
+  at::Tensor Start(int p) const;
+  // The gradient of a rank in a step, in the weights' dtype.
+  at::Tensor Gradient(int p, int step, int rank) const;
+  // One backward pass with this rank's gradients, and the step that follows. `steps` counts from 1.
+  void Step(int step);
+  StepParameters Parameters(int step) const;
+  bool IsTrained(int p) const { return plan.parameters[static_cast<std::size_t>(p)].trainable; }
+  int count() const { return static_cast<int>(weights.size()); }
+};
+
+void OnTrainers(const TrainerOptions& options, const std::function<void(Trainer&)>& body);
+
+// A model of whole parameters, updated one by one with the plain kernels.
+class Reference {
+ public:
+  explicit Reference(const Trainer& trainer);
+  void Step(int step);
+  const at::Tensor& master(int p) const { return master_[static_cast<std::size_t>(p)]; }
+  at::Tensor& master(int p) { return master_[static_cast<std::size_t>(p)]; }
+  // As the model sees them.
+  at::Tensor Weights(int p) const;
+
+ private:
+  const Trainer& trainer_;
+  std::vector<at::Tensor> master_, first_, second_;
+};
+
+// Weights and owned masters of the trainer are those of the reference, bit for bit.
+void ExpectLike(Trainer& trainer, const Reference& reference);
+
+}  // namespace ullage::optim

@@ -1,0 +1,194 @@
+#include "params/model_world.h"
+
+#include <mutex>
+#include <thread>
+
+#include "base/log.h"
+#include "comm/connect.h"
+#include "kernels/cast.h"
+#include "support/run_ranks.h"
+#include "torchx/dtype.h"
+
+namespace ullage::params {
+namespace {
+
+float Value(int parameter, std::int64_t element) {
+  return static_cast<float>((parameter * 37 + element) % 101 - 50);
+}
+
+}  // namespace
+
+layout::ParameterSpec Spec(const std::string& name, std::vector<std::int64_t> shape,
+                           bool trainable) {
+  layout::ParameterSpec spec;
+  spec.name = name;
+  spec.numel = 1;
+  for (const std::int64_t size : shape) spec.numel *= size;
+  spec.shape = std::move(shape);
+  spec.trainable = trainable;
+  return spec;
+}
+
+std::vector<layout::ParameterSpec> DefaultSpecs() {
+  return {Spec("embedding", {30, 8}), Spec("square", {16, 16}),      Spec("bias", {16}),
+          Spec("wide", {10, 70}),     Spec("empty", {0, 4}),         Spec("norm", {5}),
+          Spec("head", {100}),        Spec("frozen", {9, 9}, false), Spec("one", {1})};
+}
+
+World::World(comm::Comm& own_comm, const WorldOptions& options) : comm(own_comm) {
+  Settings settings;
+  settings.zero.stage = options.stage;
+  settings.zero.param_persistence_threshold = options.persistence_threshold;
+  settings.ullage.unit_size = options.unit_bytes;
+  settings.precision = options.precision;
+  std::vector<layout::ParameterSpec> specs =
+      options.specs.empty() ? DefaultSpecs() : options.specs;
+  for (layout::ParameterSpec& spec : specs) {
+    spec.dtype = options.precision == Precision::kFloat32    ? DType::kFloat32
+                 : options.precision == Precision::kBFloat16 ? DType::kBFloat16
+                                                             : DType::kFloat16;
+  }
+  plan = plan::MakePlan(settings, std::move(specs), comm.world_size(), comm.AllLocal());
+  window_plan = plan::MakeWindowPlan(plan);
+  window = comm.CreateWindow(window_plan.total, window_plan.words());
+  store = std::make_unique<ParameterStore>(plan, window_plan, comm, *window, ledger,
+                                           memory::Place::kHost);
+  for (std::size_t p = 0; p < plan.parameters.size(); ++p) {
+    const layout::ParameterSpec& spec = plan.parameters[p];
+    tensors.push_back(at::zeros(spec.shape).set_requires_grad(spec.trainable));
+    store->Bind(static_cast<int>(p), {tensors.back()});
+  }
+  for (std::size_t u = 0; u < plan.units.size(); ++u) {
+    const layout::Unit& unit = plan.units[u].unit;
+    for (const layout::Piece& piece : layout::PiecesOfSlice(unit, comm.rank())) {
+      std::vector<float> values;
+      for (std::int64_t i = 0; i < piece.numel; ++i) {
+        values.push_back(Value(piece.parameter, piece.parameter_offset + i));
+      }
+      const std::int64_t base = unit.sliced ? 0 : comm.rank() * unit.slice_numel;
+      std::byte* weights = unit.sliced ? store->OwnWeights(static_cast<int>(u))
+                                       : store->WholeWeights(static_cast<int>(u));
+      kernels::Convert(DType::kFloat32, values.data(), unit.dtype,
+                       weights + (base + piece.slice_offset) * ElementBytes(unit.dtype),
+                       piece.numel);
+    }
+    if (!unit.sliced && plan.units[u].state != plan::StateShare::kSlice) {
+      for (const layout::Member& member : unit.members) {
+        std::vector<float> values;
+        for (std::int64_t i = 0; i < member.numel; ++i) {
+          values.push_back(Value(member.parameter, i));
+        }
+        kernels::Convert(DType::kFloat32, values.data(), unit.dtype,
+                         store->WholeWeights(static_cast<int>(u)) +
+                             member.offset * ElementBytes(unit.dtype),
+                         member.numel);
+      }
+    }
+    store->Publish(static_cast<int>(u));
+  }
+  store->EndUpdate();
+}
+
+at::Tensor World::Expected(int p, double add) const {
+  const layout::ParameterSpec& spec = plan.parameters[static_cast<std::size_t>(p)];
+  at::Tensor values = at::empty({spec.numel});
+  for (std::int64_t i = 0; i < spec.numel; ++i) {
+    values.mutable_data_ptr<float>()[i] = Value(p, i) + static_cast<float>(add);
+  }
+  return values.view(spec.shape).to(torchx::ToTorch(spec.dtype));
+}
+
+int World::UnitOf(int p) const {
+  for (std::size_t u = 0; u < plan.units.size(); ++u) {
+    for (const layout::Member& member : plan.units[u].unit.members) {
+      if (member.parameter == p) return static_cast<int>(u);
+    }
+  }
+  return -1;
+}
+
+void World::Update(float add, const std::function<void()>& before_publish) {
+  comm.Barrier(1);  // the norm's exchange
+  store->BeginUpdate();
+  if (before_publish) before_publish();
+  for (std::size_t u = 0; u < plan.units.size(); ++u) {
+    const plan::UnitPlan& unit = plan.units[u];
+    if (!unit.unit.trainable) continue;
+    const auto change = [&](std::byte* weights, std::int64_t numel) {
+      std::vector<float> values(static_cast<std::size_t>(numel));
+      kernels::Convert(unit.unit.dtype, weights, DType::kFloat32, values.data(), numel);
+      for (float& value : values) value += add;
+      kernels::Convert(DType::kFloat32, values.data(), unit.unit.dtype, weights, numel);
+    };
+    const int index = static_cast<int>(u);
+    if (unit.state == plan::StateShare::kWhole) {
+      change(store->WholeWeights(index), unit.unit.padded_numel(plan.world_size));
+    } else {
+      change(store->OwnWeights(index), unit.unit.slice_numel);
+    }
+    store->Publish(index);
+  }
+  store->EndUpdate();
+}
+
+void World::Sweep() {
+  at::NoGradGuard no_grad;
+  for (const at::Tensor& tensor : tensors) (void)(tensor + 1);
+}
+
+std::int64_t World::Slots() const {
+  return ledger.now()[static_cast<std::size_t>(memory::Tag::kSlots)];
+}
+
+void OnWorlds(const WorldOptions& options, const std::function<void(World&)>& body) {
+  auto comms = comm::ConnectThreads(options.world_size, options.timeout);
+  testsupport::RunOnThreads(options.world_size, [&](int rank) {
+    comm::Comm& comm = *comms[static_cast<std::size_t>(rank)];
+    try {
+      World world(comm, options);
+      body(world);
+      comm.Barrier(99);  // nobody's window goes while another still reads
+    } catch (const std::exception& error) {
+      comm.Abort(error.what());
+      throw;
+    }
+  });
+}
+
+std::string MessageOf(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return "";
+}
+
+struct LoggedLines::State {
+  std::mutex mutex;
+  std::vector<std::string> lines;
+};
+
+LoggedLines::LoggedLines() : state_(std::make_shared<State>()) {
+  SetLogSink([state = state_](LogLevel, std::string_view, std::string_view line) {
+    std::lock_guard lock(state->mutex);
+    state->lines.emplace_back(line);
+  });
+}
+
+LoggedLines::~LoggedLines() {
+  SetLogSink({});
+}
+
+int LoggedLines::Count(const std::string& part) const {
+  std::lock_guard lock(state_->mutex);
+  int count = 0;
+  for (const std::string& line : state_->lines) count += line.find(part) != std::string::npos;
+  return count;
+}
+
+void Sleep(int milliseconds) {
+  std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
+}
+
+}  // namespace ullage::params

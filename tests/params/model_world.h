@@ -1,0 +1,79 @@
+// One rank's parameters under a store, with values that tests can compute.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <torch/types.h>
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "comm/comm.h"
+#include "params/parameter_store.h"
+#include "ullage/settings.h"
+
+namespace ullage::params {
+
+struct WorldOptions {
+  int world_size = 1;
+  int stage = 3;
+  std::int64_t unit_bytes = 1;  // each parameter a unit of its own
+  Precision precision = Precision::kFloat32;
+  std::int64_t persistence_threshold = 0;  // elements; smaller parameters stay whole
+  std::vector<layout::ParameterSpec> specs = {};  // empty: DefaultSpecs()
+  std::chrono::milliseconds timeout{20'000};
+};
+
+layout::ParameterSpec Spec(const std::string& name, std::vector<std::int64_t> shape,
+                           bool trainable = true);
+
+// Seven parameters of different sizes; "empty" has no elements and "frozen" is not trained.
+std::vector<layout::ParameterSpec> DefaultSpecs();
+
+class World {
+ public:
+  World(comm::Comm& comm, const WorldOptions& options);
+
+  comm::Comm& comm;
+  plan::Plan plan;
+  plan::WindowPlan window_plan;
+  memory::Ledger ledger;
+  std::unique_ptr<comm::Window> window;
+  std::unique_ptr<ParameterStore> store;
+  std::vector<at::Tensor> tensors;  // by parameter
+
+  int rank() const { return comm.rank(); }
+  int count() const { return static_cast<int>(tensors.size()); }
+  // What parameter `p` holds at the start, plus `add`. Exact in 16 bits for a small `add`.
+  at::Tensor Expected(int p, double add = 0) const;
+  int UnitOf(int p) const;
+  // Publishes what this rank's own slices hold, with `add` added to every element of the unit:
+  // what a step of the optimizer does. `before_publish` runs once.
+  void Update(float add, const std::function<void()>& before_publish = {});
+  // Uses every parameter once, so that what was gathered before has given way.
+  void Sweep();
+  std::int64_t Slots() const;
+};
+
+// The weights on every rank; an error on one ends the others and is rethrown.
+void OnWorlds(const WorldOptions& options, const std::function<void(World&)>& body);
+
+std::string MessageOf(const std::function<void()>& call);
+
+// Takes the lines that are logged while it lives.
+class LoggedLines {
+ public:
+  LoggedLines();
+  ~LoggedLines();
+  int Count(const std::string& part) const;
+
+ private:
+  struct State;
+  std::shared_ptr<State> state_;
+};
+
+void Sleep(int milliseconds);
+
+}  // namespace ullage::params

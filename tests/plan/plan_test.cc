@@ -1,0 +1,246 @@
+// The bytes of a plan are those of the formulas.
+#include "plan/plan.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+namespace ullage::plan {
+namespace {
+
+layout::ParameterSpec Spec(const std::string& name, std::vector<std::int64_t> shape, DType dtype,
+                           bool trainable = true) {
+  layout::ParameterSpec spec{name, std::move(shape), 1, dtype, trainable};
+  for (const std::int64_t size : spec.shape) spec.numel *= size;
+  return spec;
+}
+
+// 240 + 256 + 16 + 0 + 700 + 1 = 1213 trained elements and 81 frozen ones.
+constexpr std::int64_t kTrained = 1213, kFrozen = 81;
+
+std::vector<layout::ParameterSpec> Specs(DType dtype) {
+  return {Spec("a", {30, 8}, dtype),     Spec("b", {16, 16}, dtype), Spec("c", {16}, dtype),
+          Spec("none", {0, 3}, dtype),   Spec("d", {70, 10}, dtype), Spec("frozen", {9, 9}, dtype, false),
+          Spec("one", {1}, dtype)};
+}
+
+struct Case {
+  int stage;
+  int world_size;
+  DType dtype;
+  std::int64_t unit_bytes;
+};
+
+std::vector<Case> Cases() {
+  std::vector<Case> cases;
+  for (int stage = 0; stage <= 3; ++stage) {
+    for (const int world_size : {1, 2, 3, 8}) {
+      for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
+        for (const std::int64_t unit_bytes : {1, 2048, 1 << 20}) {
+          cases.push_back({stage, world_size, dtype, unit_bytes});
+        }
+      }
+    }
+  }
+  return cases;
+}
+
+Settings SettingsOf(const Case& c) {
+  Settings settings;
+  settings.zero.stage = c.stage;
+  settings.zero.param_persistence_threshold = 0;
+  settings.ullage.unit_size = c.unit_bytes;
+  settings.precision = c.dtype == DType::kFloat32    ? Precision::kFloat32
+                       : c.dtype == DType::kBFloat16 ? Precision::kBFloat16
+                                                     : Precision::kFloat16;
+  return settings;
+}
+
+Plan PlanOf(const Case& c, const Settings& settings) {
+  return MakePlan(settings, Specs(c.dtype), c.world_size, /*all_local=*/true);
+}
+Plan PlanOf(const Case& c) {
+  return PlanOf(c, SettingsOf(c));
+}
+
+std::int64_t Of(const TagBytes& bytes, Tag tag) {
+  return bytes[static_cast<std::size_t>(tag)];
+}
+
+std::int64_t SumOverRanks(const Plan& plan, Tag tag) {
+  std::int64_t sum = 0;
+  for (int rank = 0; rank < plan.world_size; ++rank) sum += Of(plan.BytesOfRank(rank), tag);
+  return sum;
+}
+
+TEST(Plan, WeightsAreSlicedAtStageThreeOnly) {
+  for (const Case& c : Cases()) {
+    const Plan plan = PlanOf(c);
+    const std::int64_t all = (kTrained + kFrozen) * ElementBytes(c.dtype);
+    EXPECT_EQ(SumOverRanks(plan, Tag::kWeights), c.stage == 3 ? all : c.world_size * all);
+  }
+}
+
+TEST(Plan, MasterAndMomentsAreSlicedFromStageOneOn) {
+  for (const Case& c : Cases()) {
+    const Plan plan = PlanOf(c);
+    const std::int64_t copies = c.stage == 0 ? c.world_size : 1;
+    const std::int64_t master = c.dtype == DType::kFloat32 ? 0 : 4 * kTrained;
+    EXPECT_EQ(SumOverRanks(plan, Tag::kMaster), copies * master);
+    EXPECT_EQ(SumOverRanks(plan, Tag::kMoments), copies * 8 * kTrained);
+  }
+}
+
+TEST(Plan, GradientSumsAreThoseOfTheOwnedSliceAtEveryStage) {
+  for (const Case& c : Cases()) {
+    EXPECT_EQ(SumOverRanks(PlanOf(c), Tag::kGradients), 4 * kTrained);
+  }
+}
+
+TEST(Plan, NoRankHoldsMuchMoreThanItsShare) {
+  for (const Case& c : Cases()) {
+    if (c.stage == 0 || c.world_size == 1) continue;
+    const Plan plan = PlanOf(c);
+    for (int rank = 0; rank < c.world_size; ++rank) {
+      const TagBytes bytes = plan.BytesOfRank(rank);
+      // A slice is rounded up to 64 elements in each unit, and each member is.
+      const std::int64_t most =
+          kTrained / c.world_size + 64 * static_cast<std::int64_t>(2 * plan.units.size() + 6);
+      EXPECT_LE(Of(bytes, Tag::kMoments), 8 * most);
+      EXPECT_LE(Of(bytes, Tag::kGradients), 4 * most);
+    }
+  }
+}
+
+TEST(Plan, PaddingIsWhatRoundingAdds) {
+  const Plan plan = PlanOf({3, 2, DType::kBFloat16, 1 << 20});
+  // Trained: 256 + 256 + 64 + 704 + 64 = 1344 elements, in slices of 704; frozen: 128 in slices
+  // of 64.
+  ASSERT_EQ(plan.units.size(), 2u);
+  EXPECT_EQ(plan.units[0].unit.slice_numel, 704);
+  EXPECT_EQ(plan.units[1].unit.slice_numel, 64);
+  const std::int64_t padding = 2 * 704 - kTrained;
+  EXPECT_EQ(SumOverRanks(plan, Tag::kPadding),
+            padding * (2 + 4 + 8 + 4) + (128 - kFrozen) * 2);
+}
+
+TEST(Plan, FrozenParametersHaveWeightsOnly) {
+  for (const Case& c : Cases()) {
+    Settings settings = SettingsOf(c);
+    const Plan plan = MakePlan(settings, {Spec("frozen", {9, 9}, c.dtype, false)}, c.world_size, true);
+    for (const Tag tag : {Tag::kMaster, Tag::kMoments, Tag::kGradients}) {
+      EXPECT_EQ(SumOverRanks(plan, tag), 0);
+    }
+    EXPECT_EQ(SumOverRanks(plan, Tag::kWeights),
+              (c.stage == 3 ? 1 : c.world_size) * kFrozen * ElementBytes(c.dtype));
+    EXPECT_EQ(plan.staging_ring_bytes, 0);
+  }
+}
+
+TEST(Plan, TheOptimizerDecidesHowManyMoments) {
+  const Case c = {1, 2, DType::kFloat32, 2048};
+  Settings settings = SettingsOf(c);
+  settings.optimizer.type = OptimizerType::kSgd;
+  EXPECT_EQ(SumOverRanks(PlanOf(c, settings), Tag::kMoments), 0);
+  settings.optimizer.momentum = 0.9;
+  EXPECT_EQ(SumOverRanks(PlanOf(c, settings), Tag::kMoments), 4 * kTrained);
+  settings.optimizer.type = OptimizerType::kAdam;
+  EXPECT_EQ(SumOverRanks(PlanOf(c, settings), Tag::kMoments), 8 * kTrained);
+}
+
+TEST(Plan, OneRankHasNoSlotsAndNoBuckets) {
+  for (const Case& c : Cases()) {
+    if (c.world_size > 1) continue;
+    const TagBytes bytes = PlanOf(c).BytesOfRank(0);
+    EXPECT_EQ(Of(bytes, Tag::kSlots), 0);
+    EXPECT_EQ(Of(bytes, Tag::kBuckets), 0);
+  }
+}
+
+TEST(Plan, TheRingsHoldTheTwoLargestUnits) {
+  for (const Case& c : Cases()) {
+    if (c.world_size == 1) continue;
+    const Plan plan = PlanOf(c);
+    std::vector<std::int64_t> weights, gradients;
+    for (const UnitPlan& unit : plan.units) {
+      const std::int64_t bytes = unit.unit.padded_numel(c.world_size) * ElementBytes(c.dtype);
+      if (unit.unit.sliced) weights.push_back(bytes);
+      if (unit.unit.trainable) gradients.push_back(bytes);
+    }
+    const auto two_largest = [](std::vector<std::int64_t> bytes) {
+      std::sort(bytes.rbegin(), bytes.rend());
+      bytes.resize(2, 0);
+      return bytes[0] + bytes[1];
+    };
+    EXPECT_EQ(plan.ring_bytes, c.stage == 3 ? two_largest(weights) : 0);
+    EXPECT_EQ(Of(plan.BytesOfRank(0), Tag::kSlots), plan.ring_bytes);
+    EXPECT_EQ(plan.staging_ring_bytes, two_largest(gradients));
+    EXPECT_EQ(plan.own_staging_bytes, 0);
+    EXPECT_EQ(plan.sums_tile_bytes > 0, c.stage == 0);
+    EXPECT_EQ(Of(plan.BytesOfRank(0), Tag::kBuckets),
+              plan.staging_ring_bytes + plan.descriptor_bytes + plan.sums_tile_bytes);
+  }
+}
+
+TEST(Plan, SmallParametersStayWholeAtStageThree) {
+  const Case c = {3, 2, DType::kBFloat16, 1 << 20};
+  Settings settings = SettingsOf(c);
+  settings.zero.param_persistence_threshold = 241;
+  const Plan plan = PlanOf(c, settings);
+  std::int64_t whole = 0;
+  for (const UnitPlan& unit : plan.units) {
+    for (const layout::Member& member : unit.unit.members) {
+      EXPECT_EQ(unit.unit.sliced, member.numel >= 241);
+    }
+    EXPECT_EQ(unit.own_staging, !unit.unit.sliced && unit.unit.trainable);
+    EXPECT_EQ(unit.state, unit.unit.trainable ? StateShare::kSlice : StateShare::kNone);
+    if (!unit.unit.sliced) whole += unit.unit.numel;
+  }
+  EXPECT_EQ(whole, 240 + 16 + 81 + 1);
+  EXPECT_EQ(SumOverRanks(plan, Tag::kWeights), 2 * (kTrained + kFrozen + whole));
+  EXPECT_EQ(plan.own_staging_bytes, 2 * (256 + 64 + 64));  // bf16, one unit of trained ones
+}
+
+TEST(Plan, IgnoredParametersStayWhole) {
+  const Case c = {3, 2, DType::kFloat32, 1};
+  std::vector<layout::ParameterSpec> specs = Specs(c.dtype);
+  specs[4].stays_whole = true;
+  const Plan plan = MakePlan(SettingsOf(c), specs, 2, true);
+  for (const UnitPlan& unit : plan.units) {
+    EXPECT_EQ(unit.unit.sliced, unit.unit.members.front().parameter != 4);
+  }
+}
+
+TEST(Plan, BucketsAreNeverLargerThanTheModelNeeds) {
+  const Case c = {2, 2, DType::kFloat32, 1};
+  Settings settings = SettingsOf(c);
+  EXPECT_EQ(PlanOf(c, settings).bucket_numel, 384);  // the slice of the largest unit, 704 / 2
+  settings.zero.reduce_bucket_size = 100;
+  EXPECT_EQ(PlanOf(c, settings).bucket_numel, 50);
+  settings.zero.reduce_bucket_size = 1;
+  EXPECT_EQ(PlanOf(c, settings).bucket_numel, 1);
+}
+
+TEST(Plan, RanksOnSeveralHostsNeedTheBuffersOfAnAllToAll) {
+  const Case c = {2, 4, DType::kBFloat16, 1};
+  Settings settings = SettingsOf(c);
+  settings.zero.reduce_bucket_size = 400;
+  const Plan near = MakePlan(settings, Specs(c.dtype), 4, true);
+  const Plan far = MakePlan(settings, Specs(c.dtype), 4, false);
+  EXPECT_EQ(near.exchange_scratch_bytes, 0);
+  EXPECT_EQ(far.exchange_scratch_bytes, 2 * 4 * 100 * 2);
+  EXPECT_EQ(Of(far.BytesOfRank(0), Tag::kBuckets) - Of(near.BytesOfRank(0), Tag::kBuckets),
+            far.exchange_scratch_bytes);
+}
+
+TEST(Plan, OfNoParametersIsEmpty) {
+  for (int stage = 0; stage <= 3; ++stage) {
+    Settings settings;
+    settings.zero.stage = stage;
+    const Plan plan = MakePlan(settings, {}, 4, true);
+    for (const std::int64_t bytes : plan.BytesOfRank(3)) EXPECT_EQ(bytes, 0);
+  }
+}
+
+}  // namespace
+}  // namespace ullage::plan

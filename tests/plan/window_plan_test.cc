@@ -1,0 +1,82 @@
+// What lies where in the memory that peers may read.
+#include "plan/window_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+namespace ullage::plan {
+namespace {
+
+Plan MakeSmallPlan(int stage, int world_size, std::int64_t threshold = 0) {
+  Settings settings;
+  settings.zero.stage = stage;
+  settings.zero.param_persistence_threshold = threshold;
+  settings.ullage.unit_size = 1;
+  return MakePlan(settings,
+                  {{"a", {200}, 200}, {"b", {10}, 10}, {"c", {64}, 64, DType::kFloat32, false},
+                   {"d", {1000}, 1000}},
+                  world_size, true);
+}
+
+TEST(WindowPlan, RegionsAreAlignedAndDoNotOverlap) {
+  for (int stage = 0; stage <= 3; ++stage) {
+    for (const int world_size : {1, 2, 3, 8}) {
+      for (const std::int64_t threshold : {0, 100}) {
+        const Plan plan = MakeSmallPlan(stage, world_size, threshold);
+        const WindowPlan window = MakeWindowPlan(plan);
+        std::vector<std::pair<std::int64_t, std::int64_t>> regions;  // begin, end
+        const auto add = [&](std::int64_t offset, std::int64_t bytes) {
+          if (offset >= 0 && bytes > 0) regions.emplace_back(offset, offset + bytes);
+        };
+        for (std::size_t u = 0; u < plan.units.size(); ++u) {
+          add(window.weights[u], WeightBytes(plan.units[u], 0, world_size).total());
+          add(window.sums[u], GradientBytes(plan.units[u], 0).total());
+          add(window.own_staging[u], StagingBytes(plan.units[u].unit, world_size));
+          EXPECT_EQ(window.own_staging[u] >= 0, plan.units[u].own_staging);
+          EXPECT_EQ(window.sums[u] >= 0, stage == 0 && world_size > 1 && plan.units[u].unit.trainable);
+        }
+        add(window.staging_ring, plan.staging_ring_bytes);
+        add(window.descriptors, plan.descriptor_bytes);
+        std::sort(regions.begin(), regions.end());
+        std::int64_t end = 0;
+        for (const auto& [first, last] : regions) {
+          EXPECT_GE(first, end);
+          EXPECT_EQ(first % 64, 0);
+          end = last;
+        }
+        EXPECT_LE(end, window.total);
+        EXPECT_LT(window.total - end, 64);
+      }
+    }
+  }
+}
+
+TEST(WindowPlan, IsTheSameForEveryRank) {
+  // Weights of rank 0 have another padding than those of the last, but not another size.
+  const Plan plan = MakeSmallPlan(3, 3);
+  for (const UnitPlan& unit : plan.units) {
+    for (int rank = 1; rank < 3; ++rank) {
+      EXPECT_EQ(WeightBytes(unit, rank, 3).total(), WeightBytes(unit, 0, 3).total());
+      EXPECT_EQ(GradientBytes(unit, rank).total(), GradientBytes(unit, 0).total());
+    }
+  }
+}
+
+TEST(WindowPlan, EverySignalWordHasOneMeaning) {
+  const WindowPlan window = MakeWindowPlan(MakeSmallPlan(3, 2));
+  ASSERT_EQ(window.units, 4);
+  std::set<int> words = {window.backward_done(), window.late_total(), window.sums_read(),
+                         window.weights_read()};
+  for (int unit = 0; unit < window.units; ++unit) {
+    words.insert({window.version(unit), window.published(unit), window.consumed(unit)});
+  }
+  EXPECT_EQ(words.size(), 4u + 3u * 4u);
+  EXPECT_EQ(*words.begin(), 0);
+  EXPECT_EQ(*words.rbegin() + 1, window.words());
+}
+
+}  // namespace
+}  // namespace ullage::plan
