@@ -127,8 +127,11 @@ class WindowExchange final : public SliceExchange {
   }
 
   bool IsTurnOf(int index) {
-    while (turn_ < order_.size() && (state(order_[turn_]).reserved || state(order_[turn_]).sent) &&
-           order_[turn_] != index) {
+    // A unit that waits in a buffer of its own still needs a place before those that come later.
+    const auto has_place = [](const UnitState& unit) {
+      return unit.sent || (unit.reserved && unit.overflow.empty());
+    };
+    while (turn_ < order_.size() && order_[turn_] != index && has_place(state(order_[turn_]))) {
       ++turn_;
     }
     return turn_ < order_.size() && order_[turn_] == index;

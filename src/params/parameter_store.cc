@@ -262,7 +262,8 @@ void ParameterStore::CheckBindings() {
   }
 }
 
-void ParameterStore::Adopt(ManagedParameter& parameter, const at::Tensor& tensor) {
+// By value: Bind replaces the list that `tensor` comes from.
+void ParameterStore::Adopt(ManagedParameter& parameter, at::Tensor tensor) {
   const layout::ParameterSpec& spec = parameter.spec();
   const at::Tensor values = tensor.detach();
   if (values.sizes() != c10::IntArrayRef(spec.shape) || !values.is_floating_point() ||

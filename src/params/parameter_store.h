@@ -94,7 +94,7 @@ class ParameterStore {
   void MarkPresent(int unit, std::byte* data);
   void MarkAbsent(int unit);
   void WriteBack(ManagedParameter& parameter);
-  void Adopt(ManagedParameter& parameter, const at::Tensor& values);
+  void Adopt(ManagedParameter& parameter, at::Tensor tensor);
   const layout::Unit& unit(int index) const {
     return plan_.units[static_cast<std::size_t>(index)].unit;
   }

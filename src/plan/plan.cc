@@ -82,9 +82,17 @@ Plan MakePlan(const Settings& settings, std::vector<layout::ParameterSpec> param
   for (layout::ParameterSpec& spec : plan.parameters) {
     spec.stays_whole |= spec.numel < settings.zero.param_persistence_threshold;
   }
+  // Two units are gathered at a time: sixteen of them at least keep that a small part of a model.
+  std::int64_t weight_bytes = 0;
+  for (const layout::ParameterSpec& spec : plan.parameters) {
+    weight_bytes += spec.numel * ElementBytes(spec.dtype);
+  }
+  constexpr std::int64_t kSmallestUnit = 1 << 20;
+  const std::int64_t unit_bytes =
+      std::min(settings.ullage.unit_size, std::max(kSmallestUnit, weight_bytes / 16));
   const bool slice_weights = settings.zero.stage == 3 && world_size > 1;
   for (layout::Unit& unit :
-       layout::MakeUnits(plan.parameters, settings.ullage.unit_size, slice_weights, world_size)) {
+       layout::MakeUnits(plan.parameters, unit_bytes, slice_weights, world_size)) {
     UnitPlan unit_plan;
     if (unit.trainable) {
       unit_plan.state = settings.zero.stage == 0 ? StateShare::kWhole : StateShare::kSlice;

@@ -32,9 +32,9 @@ struct WindowPlan {
   // Backward pass whose gradients of unit u this rank has laid out, or has summed.
   int published(int unit) const { return units + unit; }
   int consumed(int unit) const { return 2 * units + unit; }
-  int backward_done() const { return 3 * units; }   // backward pass that this rank has finished
-  int late_total() const { return 3 * units + 1; }  // late contributions since the start
-  int sums_read() const { return 3 * units + 2; }   // update up to which peers' sums were read
+  int backward_done() const { return 3 * units; }     // backward pass that this rank has finished
+  int late_total() const { return 3 * units + 1; }    // late contributions since the start
+  int sums_read() const { return 3 * units + 2; }     // update up to which peers' sums were read
   int weights_read() const { return 3 * units + 3; }  // update up to which new weights were read
   int words() const { return 3 * units + 4; }
 

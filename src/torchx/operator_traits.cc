@@ -18,8 +18,13 @@ namespace {
 
 using std::string_view;
 
-// Take tensors for their shape and options only.
-constexpr std::array<string_view, 24> kMetadata = {"aten::empty_like",
+// Take tensors for their shape and options only; or, as to(x, like), take one so and leave the
+// bytes of the other to operators that they call.
+constexpr std::array<string_view, 28> kMetadata = {"aten::empty_like",
+                                                   "aten::expand_as",
+                                                   "aten::reshape_as",
+                                                   "aten::to",
+                                                   "aten::view_as",
                                                    "aten::zeros_like",
                                                    "aten::ones_like",
                                                    "aten::full_like",

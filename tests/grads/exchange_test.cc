@@ -19,10 +19,10 @@ std::vector<std::vector<float>> SumsThrough(World& world, bool collective) {
   memory::Ledger ledger;
   {
     const auto exchange =
-        collective ? MakeCollectiveExchange(world.plan, world.comm, ledger, memory::Place::kHost,
-                                            sums_of)
-                   : MakeWindowExchange(world.plan, world.window_plan, world.comm, *world.window,
-                                        ledger, memory::Place::kHost, sums_of);
+        collective
+            ? MakeCollectiveExchange(world.plan, world.comm, ledger, memory::Place::kHost, sums_of)
+            : MakeWindowExchange(world.plan, world.window_plan, world.comm, *world.window, ledger,
+                                 memory::Place::kHost, sums_of);
     for (std::uint64_t pass = 1; pass <= 3; ++pass) {
       exchange->Begin(pass);
       for (const int unit : ExchangeOrder(world.plan)) {

@@ -95,39 +95,40 @@ TEST(Order, SeveralContributionsInOnePassAreAllAdded) {
     for (const std::int64_t unit_bytes : {1, 2048, 1 << 20}) {
       for (const auto precision : {Precision::kFloat32, Precision::kBFloat16}) {
         for (const bool hosts_apart : {false, true}) {
-          OnWorlds({.world_size = world_size,
-                    .unit_bytes = unit_bytes,
-                    .precision = precision,
-                    .hosts_apart = hosts_apart},
-                   [](World& world) {
-                     // "d" gives three gradients: one that the graph announces and two from
-                     // nested passes. "e" gives two, both nested. "a" only the announced one.
-                     const at::Tensor x = at::full({1}, world.rank() + 2.0).set_requires_grad(true);
-                     const at::Tensor &d = world.leaves[3], &e = world.leaves[5];
-                     at::Tensor loss = (d * 4).to(at::kFloat).sum() +
-                                       (world.leaves[0] * 3).to(at::kFloat).sum();
-                     for (int use = 0; use < 2; ++use) {
-                       loss = loss + Checkpoint::apply(x.expand({10, 70}), d.getIntrusivePtr()).sum();
-                       loss = loss + Checkpoint::apply(x.expand({333}), e.getIntrusivePtr()).sum();
-                     }
-                     for (int pass = 0; pass < 2; ++pass) {
-                       world.reducer->Backward(loss, 1, /*retain_graph=*/true);
-                     }
-                     const int w = world.plan.world_size;
-                     const double x_sum = w * (w - 1) / 2.0 + 2 * w;
-                     std::vector<at::Tensor> expected = world.Zeros();
-                     expected[0].fill_(2 * 3 * w);
-                     expected[3].fill_(2 * (4 * w + 2 * x_sum));
-                     expected[5].fill_(2 * 2 * x_sum);
-                     world.ExpectSums(expected);
-                     EXPECT_EQ(world.Buckets(), [&] {
-                       const auto tag = static_cast<std::size_t>(memory::Tag::kBuckets);
-                       const std::int64_t planned = world.plan.BytesOfRank(world.rank())[tag];
-                       return world.plan.exchange_scratch_bytes > 0
-                                  ? world.plan.exchange_scratch_bytes
-                                  : planned - world.plan.sums_tile_bytes;
-                     }());
-                   });
+          OnWorlds(
+              {.world_size = world_size,
+               .unit_bytes = unit_bytes,
+               .precision = precision,
+               .hosts_apart = hosts_apart},
+              [](World& world) {
+                // "d" gives three gradients: one that the graph announces and two from
+                // nested passes. "e" gives two, both nested. "a" only the announced one.
+                const at::Tensor x = at::full({1}, world.rank() + 2.0).set_requires_grad(true);
+                const at::Tensor &d = world.leaves[3], &e = world.leaves[5];
+                at::Tensor loss =
+                    (d * 4).to(at::kFloat).sum() + (world.leaves[0] * 3).to(at::kFloat).sum();
+                for (int use = 0; use < 2; ++use) {
+                  loss = loss + Checkpoint::apply(x.expand({10, 70}), d.getIntrusivePtr()).sum();
+                  loss = loss + Checkpoint::apply(x.expand({333}), e.getIntrusivePtr()).sum();
+                }
+                for (int pass = 0; pass < 2; ++pass) {
+                  world.reducer->Backward(loss, 1, /*retain_graph=*/true);
+                }
+                const int w = world.plan.world_size;
+                const double x_sum = w * (w - 1) / 2.0 + 2 * w;
+                std::vector<at::Tensor> expected = world.Zeros();
+                expected[0].fill_(2 * 3 * w);
+                expected[3].fill_(2 * (4 * w + 2 * x_sum));
+                expected[5].fill_(2 * 2 * x_sum);
+                world.ExpectSums(expected);
+                EXPECT_EQ(world.Buckets(), [&] {
+                  const auto tag = static_cast<std::size_t>(memory::Tag::kBuckets);
+                  const std::int64_t planned = world.plan.BytesOfRank(world.rank())[tag];
+                  return world.plan.exchange_scratch_bytes > 0
+                             ? world.plan.exchange_scratch_bytes
+                             : planned - world.plan.sums_tile_bytes;
+                }());
+              });
         }
       }
     }

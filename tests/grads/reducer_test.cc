@@ -142,8 +142,8 @@ TEST(Reducer, ASparseGradientIsRefusedByName) {
     const at::Tensor loss = at::embedding(world.leaves[0], ids, -1, false, /*sparse=*/true).sum();
     EXPECT_THROW(world.reducer->Backward(loss, 1, false), UnsupportedError);
     EXPECT_NE(MessageOf([&] {
-                world.reducer->Backward(
-                    at::embedding(world.leaves[0], ids, -1, false, true).sum(), 1, false);
+                world.reducer->Backward(at::embedding(world.leaves[0], ids, -1, false, true).sum(),
+                                        1, false);
               }).find("'a'"),
               std::string::npos);
   });
@@ -195,7 +195,8 @@ TEST(Reducer, PeersSumsCanBeReadAtStageZero) {
             for (const layout::Piece& piece : layout::PiecesOfSlice(unit, owner)) {
               const at::Tensor want = expected[piece.parameter].flatten().narrow(
                   0, piece.parameter_offset, piece.numel);
-              const at::Tensor have = at::from_blob(sums.data() + piece.slice_offset, {piece.numel});
+              const at::Tensor have =
+                  at::from_blob(sums.data() + piece.slice_offset, {piece.numel});
               EXPECT_TRUE(at::equal(have, want));
             }
           }

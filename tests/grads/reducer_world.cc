@@ -138,8 +138,7 @@ void World::ExpectSums(const std::vector<at::Tensor>& expected) const {
                             want.const_data_ptr<float>() + piece.parameter_offset,
                             static_cast<std::size_t>(4 * piece.numel)),
                 0)
-          << "'" << plan.parameters[p].name << "' on rank " << rank() << " of "
-          << plan.world_size;
+          << "'" << plan.parameters[p].name << "' on rank " << rank() << " of " << plan.world_size;
     }
   }
 }

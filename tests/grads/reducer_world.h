@@ -59,9 +59,11 @@ class World {
 };
 
 // The sums after `passes` passes in which every rank gave all: in the order (pass, rank).
-std::vector<at::Tensor> SumOfPasses(const World& world, int passes,
-                                    const std::function<bool(int p, int pass, int rank)>& gives =
-                                        [](int, int, int) { return true; });
+std::vector<at::Tensor> SumOfPasses(
+    const World& world, int passes,
+    const std::function<bool(int p, int pass, int rank)>& gives = [](int, int, int) {
+      return true;
+    });
 
 void OnWorlds(const WorldOptions& options, const std::function<void(World&)>& body);
 

@@ -85,11 +85,10 @@ Trainer::Trainer(comm::Comm& own_comm, const TrainerOptions& options) : comm(own
     for (const layout::Piece& piece : layout::PiecesOfSlice(unit.unit, comm.rank())) {
       const at::Tensor start = Start(piece.parameter);
       if (!unit.unit.sliced) continue;
-      kernels::Convert(DType::kFloat32, start.const_data_ptr<float>() + piece.parameter_offset,
-                       unit.unit.dtype,
-                       store->OwnWeights(index) +
-                           piece.slice_offset * ElementBytes(unit.unit.dtype),
-                       piece.numel);
+      kernels::Convert(
+          DType::kFloat32, start.const_data_ptr<float>() + piece.parameter_offset, unit.unit.dtype,
+          store->OwnWeights(index) + piece.slice_offset * ElementBytes(unit.unit.dtype),
+          piece.numel);
     }
   }
   ForEachHeld(plan, comm.rank(), [&](int unit, const layout::Piece& piece) {
@@ -129,8 +128,7 @@ void Trainer::Step(int step) {
   at::Tensor loss;
   for (int p = 0; p < count(); ++p) {
     if (!IsTrained(p)) continue;
-    const at::Tensor term =
-        (weights[p] * Gradient(p, step, comm.rank())).to(at::kFloat).sum();
+    const at::Tensor term = (weights[p] * Gradient(p, step, comm.rank())).to(at::kFloat).sum();
     loss = loss.defined() ? loss + term : term;
   }
   reducer->Backward(loss, 1, false);

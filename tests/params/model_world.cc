@@ -41,8 +41,7 @@ World::World(comm::Comm& own_comm, const WorldOptions& options) : comm(own_comm)
   settings.zero.param_persistence_threshold = options.persistence_threshold;
   settings.ullage.unit_size = options.unit_bytes;
   settings.precision = options.precision;
-  std::vector<layout::ParameterSpec> specs =
-      options.specs.empty() ? DefaultSpecs() : options.specs;
+  std::vector<layout::ParameterSpec> specs = options.specs.empty() ? DefaultSpecs() : options.specs;
   for (layout::ParameterSpec& spec : specs) {
     spec.dtype = options.precision == Precision::kFloat32    ? DType::kFloat32
                  : options.precision == Precision::kBFloat16 ? DType::kBFloat16
@@ -78,10 +77,10 @@ World::World(comm::Comm& own_comm, const WorldOptions& options) : comm(own_comm)
         for (std::int64_t i = 0; i < member.numel; ++i) {
           values.push_back(Value(member.parameter, i));
         }
-        kernels::Convert(DType::kFloat32, values.data(), unit.dtype,
-                         store->WholeWeights(static_cast<int>(u)) +
-                             member.offset * ElementBytes(unit.dtype),
-                         member.numel);
+        kernels::Convert(
+            DType::kFloat32, values.data(), unit.dtype,
+            store->WholeWeights(static_cast<int>(u)) + member.offset * ElementBytes(unit.dtype),
+            member.numel);
       }
     }
     store->Publish(static_cast<int>(u));

@@ -21,7 +21,7 @@ struct WorldOptions {
   int stage = 3;
   std::int64_t unit_bytes = 1;  // each parameter a unit of its own
   Precision precision = Precision::kFloat32;
-  std::int64_t persistence_threshold = 0;  // elements; smaller parameters stay whole
+  std::int64_t persistence_threshold = 0;         // elements; smaller parameters stay whole
   std::vector<layout::ParameterSpec> specs = {};  // empty: DefaultSpecs()
   std::chrono::milliseconds timeout{20'000};
 };

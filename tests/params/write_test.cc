@@ -58,7 +58,8 @@ TEST(Write, TellsTheListenerWhichParameterOnEveryRank) {
       (void)(world.tensors[1] + 1);
       world.tensors[6].add_(1);
       world.tensors[0].fill_(1);
-      EXPECT_EQ(told, (std::vector<std::pair<int, int>>{{world.UnitOf(6), 6}, {world.UnitOf(0), 0}}));
+      EXPECT_EQ(told,
+                (std::vector<std::pair<int, int>>{{world.UnitOf(6), 6}, {world.UnitOf(0), 0}}));
       world.store->OnWrite({});
     });
   }

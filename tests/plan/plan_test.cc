@@ -19,8 +19,9 @@ layout::ParameterSpec Spec(const std::string& name, std::vector<std::int64_t> sh
 constexpr std::int64_t kTrained = 1213, kFrozen = 81;
 
 std::vector<layout::ParameterSpec> Specs(DType dtype) {
-  return {Spec("a", {30, 8}, dtype),     Spec("b", {16, 16}, dtype), Spec("c", {16}, dtype),
-          Spec("none", {0, 3}, dtype),   Spec("d", {70, 10}, dtype), Spec("frozen", {9, 9}, dtype, false),
+  return {Spec("a", {30, 8}, dtype),  Spec("b", {16, 16}, dtype),
+          Spec("c", {16}, dtype),     Spec("none", {0, 3}, dtype),
+          Spec("d", {70, 10}, dtype), Spec("frozen", {9, 9}, dtype, false),
           Spec("one", {1}, dtype)};
 }
 
@@ -120,14 +121,14 @@ TEST(Plan, PaddingIsWhatRoundingAdds) {
   EXPECT_EQ(plan.units[0].unit.slice_numel, 704);
   EXPECT_EQ(plan.units[1].unit.slice_numel, 64);
   const std::int64_t padding = 2 * 704 - kTrained;
-  EXPECT_EQ(SumOverRanks(plan, Tag::kPadding),
-            padding * (2 + 4 + 8 + 4) + (128 - kFrozen) * 2);
+  EXPECT_EQ(SumOverRanks(plan, Tag::kPadding), padding * (2 + 4 + 8 + 4) + (128 - kFrozen) * 2);
 }
 
 TEST(Plan, FrozenParametersHaveWeightsOnly) {
   for (const Case& c : Cases()) {
     Settings settings = SettingsOf(c);
-    const Plan plan = MakePlan(settings, {Spec("frozen", {9, 9}, c.dtype, false)}, c.world_size, true);
+    const Plan plan =
+        MakePlan(settings, {Spec("frozen", {9, 9}, c.dtype, false)}, c.world_size, true);
     for (const Tag tag : {Tag::kMaster, Tag::kMoments, Tag::kGradients}) {
       EXPECT_EQ(SumOverRanks(plan, tag), 0);
     }

@@ -51,9 +51,10 @@ TEST(Print, JsonHoldsEveryNumberOfThePlan) {
 
 TEST(Print, TextNamesTheModelTheTagsAndTheTotal) {
   const std::string text = SmallPlan(2).ToText();
-  for (const char* part : {"274 parameters (210 trainable) in 3 units, bf16, ZeRO stage 3 on 2 ranks",
-                           "rank 0", "rank 1", "weights", "master", "moments", "gradients", "slots",
-                           "buckets", "padding", "total"}) {
+  for (const char* part :
+       {"274 parameters (210 trainable) in 3 units, bf16, ZeRO stage 3 on 2 ranks", "rank 0",
+        "rank 1", "weights", "master", "moments", "gradients", "slots", "buckets", "padding",
+        "total"}) {
     EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
   }
   EXPECT_EQ(text.find("rank 2"), std::string::npos);

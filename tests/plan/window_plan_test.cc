@@ -16,7 +16,9 @@ Plan MakeSmallPlan(int stage, int world_size, std::int64_t threshold = 0) {
   settings.zero.param_persistence_threshold = threshold;
   settings.ullage.unit_size = 1;
   return MakePlan(settings,
-                  {{"a", {200}, 200}, {"b", {10}, 10}, {"c", {64}, 64, DType::kFloat32, false},
+                  {{"a", {200}, 200},
+                   {"b", {10}, 10},
+                   {"c", {64}, 64, DType::kFloat32, false},
                    {"d", {1000}, 1000}},
                   world_size, true);
 }
@@ -36,7 +38,8 @@ TEST(WindowPlan, RegionsAreAlignedAndDoNotOverlap) {
           add(window.sums[u], GradientBytes(plan.units[u], 0).total());
           add(window.own_staging[u], StagingBytes(plan.units[u].unit, world_size));
           EXPECT_EQ(window.own_staging[u] >= 0, plan.units[u].own_staging);
-          EXPECT_EQ(window.sums[u] >= 0, stage == 0 && world_size > 1 && plan.units[u].unit.trainable);
+          EXPECT_EQ(window.sums[u] >= 0,
+                    stage == 0 && world_size > 1 && plan.units[u].unit.trainable);
         }
         add(window.staging_ring, plan.staging_ring_bytes);
         add(window.descriptors, plan.descriptor_bytes);

@@ -101,8 +101,8 @@ testing::AssertionResult BitwiseEqual(const at::Tensor& a, const at::Tensor& b) 
   if (a.defined() != b.defined()) return testing::AssertionFailure() << "one is undefined";
   if (!a.defined()) return testing::AssertionSuccess();
   if (a.scalar_type() != b.scalar_type() || a.sizes() != b.sizes()) {
-    return testing::AssertionFailure() << a.scalar_type() << a.sizes() << " and " << b.scalar_type()
-                                       << b.sizes();
+    return testing::AssertionFailure()
+           << a.scalar_type() << a.sizes() << " and " << b.scalar_type() << b.sizes();
   }
   const at::Tensor x = a.detach().clone(at::MemoryFormat::Contiguous),
                    y = b.detach().clone(at::MemoryFormat::Contiguous);

@@ -57,12 +57,12 @@ TEST(Interception, ViewsAndMetadataAreNotIntercepted) {
   const at::Tensor w = Random({4, 6}, 1).set_requires_grad(true);
   const FakeStorages storages = Manage({w});
   const std::int64_t before = InterceptedOperators();
-  const Tensors views = {w.t(),         w.view({6, 4}),   w.slice(1, 1, 3),  w.detach(),
-                         w.alias(),     w.transpose(0, 1), w.permute({1, 0}), w.unsqueeze(0),
-                         w.select(0, 1), w.narrow(1, 0, 2), w.expand({2, 4, 6}),
-                         w.as_strided({2, 2}, {1, 2}), w.chunk(2)[1], w.unbind()[2],
-                         w.reshape({24}), w.contiguous(), w.flatten(), w.split(2)[0],
-                         w.view_as(w.detach()), w.to(at::kFloat)};
+  const Tensors views = {
+      w.t(),          w.view({6, 4}),    w.slice(1, 1, 3),      w.detach(),
+      w.alias(),      w.transpose(0, 1), w.permute({1, 0}),     w.unsqueeze(0),
+      w.select(0, 1), w.narrow(1, 0, 2), w.expand({2, 4, 6}),   w.as_strided({2, 2}, {1, 2}),
+      w.chunk(2)[1],  w.unbind()[2],     w.reshape({24}),       w.contiguous(),
+      w.flatten(),    w.split(2)[0],     w.view_as(w.detach()), w.to(at::kFloat)};
   EXPECT_EQ(w.sizes()[1], 6);
   EXPECT_EQ(at::size(w, 1), 6);
   EXPECT_EQ(at::empty_like(w).numel(), 24);
@@ -105,7 +105,7 @@ TEST(Interception, WritesOfTheSchemaAreWrittenBackAndReadsAreNot) {
   expect(2, {3, 3, 3, 3});
   w.slice(0, 1, 3).fill_(7);
   expect(3, {3, 7, 7, 3});
-  at::_foreach_add_({w}, {other});
+  at::_foreach_add_(Tensors{w}, Tensors{other});
   expect(4, {6, 10, 10, 6});
   at::add_out(const_cast<at::Tensor&>(w), other, other);
   expect(5, {6, 6, 6, 6});
@@ -160,7 +160,7 @@ TEST(Interception, OptionalTensorsAndListsAreLookedInto) {
   EXPECT_EQ(storages[1]->acquires(), 1);
   EXPECT_EQ(at::cat({x.flatten(), bias, bias}).sum().item<float>(), 14);
   EXPECT_EQ(storages[1]->acquires(), 3);  // once for each mention
-  EXPECT_EQ(x.index({std::nullopt, index}).sum().item<float>(), 4);
+  EXPECT_EQ(x.index({at::indexing::Slice(), index}).sum().item<float>(), 4);
   EXPECT_EQ(storages[2]->acquires(), 1);
   EXPECT_EQ(at::_foreach_norm({weight, bias}).size(), 2u);
   EXPECT_EQ(at::tensor_split(x.flatten(), index, 0).size(), 3u);  // a view that reads

@@ -148,7 +148,7 @@ const std::vector<Entry>& PureEntries() {
       {"all", [](A a) -> Results { return at::all(a.x > 0.2); }},
       {"amax", [](A a) -> Results { return at::amax(a.y, at::IntArrayRef{1}); }},
       {"amin", [](A a) -> Results { return at::amin(a.y, at::IntArrayRef{0}); }},
-      {"aminmax", [](A a) -> Results { return at::aminmax(a.y); }},
+      {"aminmax", [](A a) -> Results { return at::aminmax(a.y.detach()); }},
       {"argmax", [](A a) -> Results { return at::argmax(a.y, 1); }},
       {"cummax", [](A a) -> Results { return at::cummax(a.y, 1); }},
       {"cumprod", [](A a) -> Results { return at::cumprod(a.y, 1); }},
@@ -283,10 +283,14 @@ const std::vector<Entry>& WritingEntries() {
       {"add_", [](A a) -> Results { return a.x.add_(a.v); }},
       {"addcmul_", [](A a) -> Results { return a.x.addcmul_(a.y, a.v); }},
       {"addmm_", [](A a) -> Results { return a.x.narrow(1, 0, 3).addmm_(a.y, a.w.t()); }},
-      {"baddbmm_", [](A a) -> Results { return a.batch.narrow(2, 0, 3).baddbmm_(a.batch, a.batch2); }},
+      {"baddbmm_",
+       [](A a) -> Results { return a.batch.narrow(2, 0, 3).baddbmm_(a.batch, a.batch2); }},
       {"clamp_", [](A a) -> Results { return a.y.clamp_(-1, 1); }},
       {"copy_", [](A a) -> Results { return a.x.copy_(a.v); }},
-      {"copy_converting", [](A a) -> Results { return a.x.copy_(a.index.view({4, 1})); }},
+      {"copy_converting",
+       [](A a) -> Results {
+         return a.x.copy_(a.index.view({4, 1}));
+       }},
       {"exp_", [](A a) -> Results { return a.x.t().exp_(); }},
       {"fill_", [](A a) -> Results { return a.x.fill_(2); }},
       {"fill_tensor", [](A a) -> Results { return a.x.fill_(a.v[2]); }},
@@ -310,7 +314,9 @@ const std::vector<Entry>& WritingEntries() {
       {"zero_", [](A a) -> Results { return a.x.zero_(); }},
       {"add_out", [](A a) -> Results { return at::add_out(const_cast<Tensor&>(a.x), a.y, a.v); }},
       {"mm_out",
-       [](A a) -> Results { return at::mm_out(const_cast<Tensor&>(a.square), a.square, a.square); }},
+       [](A a) -> Results {
+         return at::mm_out(const_cast<Tensor&>(a.square), a.square, a.square);
+       }},
       {"sort_out",
        [](A a) -> Results {
          Tensor order = at::empty({4, 6}, at::kLong);

@@ -1,0 +1,49 @@
+// The numbers of a run, and their JSON for --report and metrics.jsonl.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace ullage::cli {
+
+// One optimizer step, as all ranks together made it.
+struct StepNumbers {
+  std::int64_t step = 0;  // from 1
+  double epoch = 0;       // how often the data has been gone over, this step included
+  double loss = 0;        // mean over the step's labels
+  double lr = 0;
+  double grad_norm = 0;
+  double clip_coef = 1;
+  double loss_scale = 1;
+  bool applied = false;
+  std::string overflowed;   // why not
+  std::int64_t tokens = 0;  // without padding, over all ranks
+  double ms = 0;
+};
+
+struct RunNumbers {
+  std::vector<StepNumbers> steps;
+  std::optional<double> eval_loss, eval_accuracy;
+  double tokens_per_s = 0;
+  double padding_share = 0;
+  std::int64_t skipped_steps = 0;
+  int world_size = 1;
+  int stage = 0;
+  int interrupted_by = 0;  // signal, or 0
+  // By tag, in the plan's order; one number for each rank.
+  std::vector<std::pair<std::string, std::vector<std::int64_t>>> peak_bytes;
+  std::vector<std::int64_t> rss_peak_bytes;  // by rank
+  std::string parameters_sha256;
+};
+
+// Ends in a newline. What is inf or nan becomes null, which is what JSON has for it.
+std::string ReportJson(const RunNumbers& run);
+
+// One line without a newline.
+std::string StepJson(const StepNumbers& step);
+std::string EvaluationJson(std::int64_t step, double loss, double accuracy, std::int64_t records);
+
+}  // namespace ullage::cli

@@ -1,0 +1,51 @@
+// Everything that a training needs before its engine exists, made and checked.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cli/arguments.h"
+#include "cli/model_directory.h"
+#include "cli/model_weights.h"
+#include "data/dataset.h"
+#include "data/sampler.h"
+#include "files/file_system.h"
+#include "models/model.h"
+#include "ullage/settings.h"
+
+namespace ullage::cli {
+
+// Fills in what follows from the ranks, so that the printed settings are numbers, and marks it as
+// derived. Throws as Settings::ResolveBatchSizes does.
+BatchSizes ResolveBatches(Settings& settings, int world_size);
+
+// The model of a directory without memory for its weights; num_labels 0 keeps the directory's own.
+std::unique_ptr<models::Model> ModelOnMeta(const std::string& directory, int num_labels);
+
+data::ModelLimits LimitsOf(const models::Model& model);
+
+// "8000 records, 152000 tokens, lengths 3 / 19 / 61 (least / median / most), 12 cut"
+std::string Describe(const data::Dataset& dataset);
+
+struct TrainSetup {
+  TrainSetup(files::FileSystem& fs, const TrainArguments& arguments, const Settings& given,
+             int world_size);
+
+  Settings settings;
+  BatchSizes batch_sizes;
+  data::Dataset train;
+  std::optional<data::Dataset> eval;
+  std::unique_ptr<models::Model> model;
+  std::vector<NamedShape> parameters;
+  std::unique_ptr<ModelWeights> weights;
+  std::optional<data::Sampler> sampler;
+  std::int64_t steps_per_epoch = 0;
+  std::int64_t total_steps = 0;
+
+  // What a run begins with saying, for one rank of `world_size`.
+  std::vector<std::string> Lines(int world_size) const;
+};
+
+}  // namespace ullage::cli

@@ -1,0 +1,198 @@
+// `ullage train`: from a model directory and a token file to a trained model directory.
+#include <ATen/Parallel.h>
+#include <fmt/format.h>
+#include <stdio.h>
+
+#include <nlohmann/json.hpp>
+
+#include "cli/agreement.h"
+#include "cli/commands.h"
+#include "cli/evaluation.h"
+#include "cli/interrupt.h"
+#include "cli/model_directory.h"
+#include "cli/output_directory.h"
+#include "cli/report.h"
+#include "cli/setup.h"
+#include "cli/training_loop.h"
+#include "config/print_effective.h"
+#include "files/atomic_directory.h"
+#include "memory/process.h"
+#include "ullage/engine.h"
+#include "ullage/error.h"
+
+namespace ullage::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+const char* Name(Precision precision) {
+  switch (precision) {
+    case Precision::kFloat32:
+      return "fp32";
+    case Precision::kBFloat16:
+      return "bf16 with fp32 master weights";
+    case Precision::kFloat16:
+      return "fp16 with fp32 master weights and a loss scale";
+  }
+  return "?";
+}
+
+class Training {
+ public:
+  Training(const TrainArguments& arguments, const CommandLine& command_line)
+      : arguments_(arguments), command_line_(command_line) {}
+
+  int Run() {
+    Meet();
+    PrintStart();
+    MakeEngine();
+    if (is_first()) PrepareOutput();
+    RunNumbers run;
+    {
+      TrainingLoop loop(arguments_, *setup_, *engine_, metrics_.get(),
+                        [this](const EvaluationResult&) { KeepBest(); });
+      run = loop.Run();
+    }
+    Finish(run);
+    return run.interrupted_by == 0 ? 0 : 128 + run.interrupted_by;
+  }
+
+ private:
+  // Ranks meet before anything is checked, so that a mistake which all of them see is told once.
+  void Meet() {
+    Settings settings;
+    std::exception_ptr error;
+    try {
+      settings = Settings::FromFile(arguments_.config);
+    } catch (const Error&) {
+      error = std::current_exception();
+    }
+    ranks_ = Ranks::FromEnvironment(std::chrono::seconds(settings.ullage.timeout_seconds));
+    Together(ranks_->comm(), [&] {
+      if (error) std::rethrow_exception(error);
+      setup_ = std::make_unique<TrainSetup>(fs_, arguments_, settings, ranks_->world_size());
+    });
+  }
+
+  void PrintStart() const {
+    if (!is_first()) return;
+    fmt::print("{}", config::PrintEffective(setup_->settings));
+    for (const std::string& line : setup_->Lines(ranks_->world_size())) fmt::print("{}\n", line);
+    fmt::print("precision: {}; {} threads a rank; seed {}\n", Name(setup_->settings.precision),
+               at::get_num_threads(), arguments_.seed);
+  }
+
+  void MakeEngine() {
+    EngineOptions options;
+    options.seed = arguments_.seed;
+    options.weights = setup_->weights.get();
+    options.default_no_decay = setup_->model->no_decay_patterns();
+    engine_ = std::make_unique<Engine>(NamedParameters(setup_->model->module()), setup_->settings,
+                                       ranks_, options);
+    setup_->weights.reset();  // its files
+    if (!is_first()) return;
+    for (const std::string& line : engine_->StartLines()) fmt::print("{}\n", line);
+    fmt::print("{}", engine_->PlanText());
+  }
+
+  void PrepareOutput() {
+    fs_.CreateDirectories(arguments_.output);
+    const std::string best = BestPath();
+    if (fs_.Stat(best + "/" + kRunFile)) fs_.RemoveTree(best);  // of an earlier run
+    WriteWhole(fs_, arguments_.output + "/" + kRunFile, RunJson());
+    metrics_ = std::make_unique<MetricsFile>(fs_, arguments_.output);
+  }
+
+  std::string BestPath() const { return arguments_.output + "/best"; }
+
+  std::string RunJson() const {
+    Json settings = Json::object();
+    for (const EffectiveSetting& row : setup_->settings.Effective()) {
+      settings[row.key] = {{"value", row.value}, {"source", row.source}};
+    }
+    const Json run = {{"ullage", ULLAGE_VERSION},
+                      {"torch", ULLAGE_TORCH_VERSION},
+                      {"command", command_line_},
+                      {"model_family", setup_->model->family()},
+                      {"world_size", ranks_->world_size()},
+                      {"threads", at::get_num_threads()},
+                      {"seed", arguments_.seed},
+                      {"settings", std::move(settings)}};
+    return run.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  }
+
+  // Collective; rank 0 writes, and holds one piece at a time.
+  void WriteModel(const std::string& directory) {
+    std::unique_ptr<ModelDirectoryWriter> writer;
+    if (is_first()) {
+      writer = std::make_unique<ModelDirectoryWriter>(fs_, directory, *setup_->model,
+                                                      setup_->parameters, arguments_.export_dtype);
+    }
+    engine_->ForEachParameter([&](const Engine::ParameterPiece& piece) {
+      if (writer) writer->Append(piece.values);
+    });
+    if (writer) writer->Finish(arguments_.model);
+  }
+
+  void KeepBest() {
+    if (!is_first()) {
+      WriteModel("");
+      return;
+    }
+    files::AtomicDirectory best(fs_, BestPath());
+    WriteModel(best.path());
+    WriteWhole(fs_, best.PathOf(kRunFile), RunJson());
+    best.Commit();
+  }
+
+  void Finish(RunNumbers& run) {
+    if (run.interrupted_by != 0 && is_first()) {
+      fmt::print("interrupted by a signal; writing the model after {} steps\n", run.steps.size());
+    }
+    WriteModel(arguments_.output);
+    if (is_first()) fmt::print("model written to {}\n", arguments_.output);
+    if (arguments_.report.empty()) return;
+    run.parameters_sha256 = engine_->ParametersSha256();
+    std::vector<std::int64_t> mine;
+    const MemoryReport memory = engine_->memory();
+    for (const auto& [tag, bytes] : memory.peak) mine.push_back(bytes);
+    mine.push_back(memory::PeakResidentBytes());
+    const auto all = FromAllRanks<std::int64_t>(ranks_->comm(), std::span<const std::int64_t>(mine),
+                                                Item::kReport);
+    for (std::size_t i = 0; i < mine.size(); ++i) {
+      std::vector<std::int64_t> by_rank;
+      for (std::size_t at = i; at < all.size(); at += mine.size()) by_rank.push_back(all[at]);
+      if (i < memory.peak.size()) {
+        run.peak_bytes.emplace_back(memory.peak[i].first, std::move(by_rank));
+      } else {
+        run.rss_peak_bytes = std::move(by_rank);
+      }
+    }
+    if (!is_first()) return;
+    WriteWhole(fs_, arguments_.report, ReportJson(run));
+    fmt::print("report written to {}\n", arguments_.report);
+  }
+
+  bool is_first() const { return ranks_->rank() == 0; }
+
+  const TrainArguments& arguments_;
+  const CommandLine& command_line_;
+  files::PosixFileSystem fs_;
+  std::shared_ptr<Ranks> ranks_;
+  std::unique_ptr<TrainSetup> setup_;
+  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<MetricsFile> metrics_;
+};
+
+}  // namespace
+
+int RunTrain(const TrainArguments& arguments, const CommandLine& command_line) {
+  if (const auto code = LaunchIfAsked(arguments.ranks, arguments.threads, command_line)) {
+    return *code;
+  }
+  SetThreads(arguments.threads);
+  CatchInterrupts();
+  return Training(arguments, command_line).Run();
+}
+
+}  // namespace ullage::cli

@@ -1,0 +1,199 @@
+#include "cli/training_loop.h"
+
+#include <ATen/ops/mul.h>
+#include <fmt/format.h>
+#include <stdio.h>
+#include <torch/nn/module.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "cli/agreement.h"
+#include "cli/interrupt.h"
+#include "memory/process.h"
+
+namespace ullage::cli {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Adds the time of its life to `ms`.
+class Stopwatch {
+ public:
+  explicit Stopwatch(double& ms) : ms_(ms), start_(Clock::now()) {}
+  ~Stopwatch() { ms_ += std::chrono::duration<double, std::milli>(Clock::now() - start_).count(); }
+  Stopwatch(const Stopwatch&) = delete;
+  Stopwatch& operator=(const Stopwatch&) = delete;
+
+ private:
+  double& ms_;
+  const Clock::time_point start_;
+};
+
+}  // namespace
+
+TrainingLoop::TrainingLoop(const TrainArguments& arguments, TrainSetup& setup, Engine& engine,
+                           MetricsFile* metrics,
+                           std::function<void(const EvaluationResult&)> keep_best)
+    : arguments_(arguments),
+      setup_(setup),
+      engine_(engine),
+      metrics_(metrics),
+      keep_best_(std::move(keep_best)),
+      loader_(setup.train, *setup.sampler, loader_options()),
+      progress_(setup.total_steps, setup.settings.steps_per_print) {}
+
+data::LoaderOptions TrainingLoop::loader_options() const {
+  data::LoaderOptions options;
+  options.rank = engine_.ranks().rank();
+  options.world_size = engine_.ranks().world_size();
+  options.padding = {arguments_.pad_to_multiple_of, setup_.model->max_positions()};
+  return options;
+}
+
+RunNumbers TrainingLoop::Run() {
+  setup_.model->module().train();
+  std::int64_t tokens = 0;
+  double ms = 0;
+  for (std::int64_t number = 1; number <= setup_.total_steps && signal_ == 0; ++number) {
+    const StepNumbers step = Step(number);
+    tokens += step.tokens;
+    ms += step.ms;
+    if (metrics_ != nullptr) metrics_->Add(StepJson(step));
+    run_.steps.push_back(step);
+    Print(step);
+    if (signal_ == 0 && EvaluationIsDue(number)) EvaluateNow(number);
+  }
+  const std::int64_t padding[] = {loader_.real_tokens(), loader_.padded_tokens()};
+  const auto all =
+      FromAllRanks<std::int64_t>(comm(), std::span<const std::int64_t>(padding), Item::kReport);
+  std::int64_t real = 0, padded = 0;
+  for (std::size_t i = 0; i < all.size(); i += 2) {
+    real += all[i];
+    padded += all[i + 1];
+  }
+  run_.padding_share = data::PaddingShare(real, padded);
+  run_.tokens_per_s = ms > 0 ? static_cast<double>(tokens) * 1000 / ms : 0;
+  run_.skipped_steps = engine_.skipped_steps();
+  run_.world_size = engine_.ranks().world_size();
+  run_.stage = setup_.settings.zero.stage;
+  run_.interrupted_by = signal_;
+  return std::move(run_);
+}
+
+StepNumbers TrainingLoop::Step(std::int64_t number) {
+  StepNumbers step;
+  step.step = number;
+  step.epoch = static_cast<double>(number) / static_cast<double>(setup_.steps_per_epoch);
+  times_ = {};
+  {
+    const Stopwatch whole(step.ms);
+    std::vector<Share> shares;
+    for (std::int64_t m = 0; m < setup_.batch_sizes.accumulation_steps; ++m) {
+      data::Batch batch;
+      {
+        const Stopwatch waiting(times_.data);
+        batch = loader_.Next();
+      }
+      shares.push_back(MicroBatch(batch));
+    }
+    const Stopwatch updating(times_.step);
+    const StepResult result = engine_.Step();
+    step.lr = result.lr;
+    step.grad_norm = result.grad_norm;
+    step.clip_coef = result.clip_coef;
+    step.loss_scale = result.loss_scale;
+    step.applied = result.applied;
+    step.overflowed = result.overflowed;
+    Exchange(shares, step);
+  }
+  progress_.Add(step, times_);
+  return step;
+}
+
+// The engine takes the mean over ranks and micro-steps. With the factor here every label of the
+// step weighs the same, in whichever micro-batch it is.
+TrainingLoop::Share TrainingLoop::MicroBatch(const data::Batch& batch) {
+  at::Tensor loss;
+  Share share{0, batch.real_tokens, batch.step_valid_labels};
+  if (batch.records > 0 && batch.step_valid_labels > 0) {
+    const Stopwatch forward(times_.forward);
+    loss = engine_.Forward([&] {
+      return setup_.model->Loss(batch.input_ids, batch.attention_mask, batch.labels).loss;
+    });
+    share.loss = loss.item<double>();
+  }
+  const Stopwatch backward(times_.backward);
+  if (loss.defined()) {
+    const double micro_batches =
+        static_cast<double>(setup_.batch_sizes.accumulation_steps) * engine_.ranks().world_size();
+    loss = at::mul(loss, micro_batches / static_cast<double>(batch.step_valid_labels));
+  }
+  engine_.Backward(loss);
+  return share;
+}
+
+void TrainingLoop::Exchange(std::span<const Share> mine, StepNumbers& step) {
+  const auto shares = FromAllRanks<Share>(comm(), mine, Item::kStep);
+  // In the order (micro-step, rank): the sum does not depend on how the two divide a step.
+  double loss = 0;
+  for (std::size_t m = 0; m < mine.size(); ++m) {
+    for (std::size_t i = m; i < shares.size(); i += mine.size()) {
+      loss += shares[i].loss;
+      step.tokens += shares[i].tokens;
+    }
+  }
+  const std::int64_t labels = mine.front().valid_labels;
+  step.loss = labels > 0 ? loss / static_cast<double>(labels) : 0;
+
+  // All ranks end at the same step, whichever of them a signal reached first.
+  const bool needs_rss = progress_.IsDue(step.step);
+  const Status status{needs_rss ? memory::ResidentBytes() : 0, InterruptSignal()};
+  rss_bytes_ = 0;
+  for (const Status& theirs : FromAllRanks(comm(), status, Item::kStep)) {
+    rss_bytes_ = std::max(rss_bytes_, theirs.rss_bytes);
+    if (signal_ == 0) signal_ = theirs.signal;
+  }
+}
+
+bool TrainingLoop::EvaluationIsDue(std::int64_t step) const {
+  if (!setup_.eval) return false;
+  const std::int64_t every =
+      arguments_.eval_every > 0 ? arguments_.eval_every : setup_.steps_per_epoch;
+  return step % every == 0 || step == setup_.total_steps;
+}
+
+void TrainingLoop::EvaluateNow(std::int64_t step) {
+  const std::int64_t batch =
+      arguments_.eval_batch > 0 ? arguments_.eval_batch : setup_.batch_sizes.micro_batch;
+  const EvaluationResult result =
+      Evaluate(*setup_.model, *setup_.eval, batch, loader_options(), comm());
+  run_.eval_loss = result.loss;
+  run_.eval_accuracy = result.accuracy;
+  if (metrics_ != nullptr) {
+    metrics_->Add(EvaluationJson(step, result.loss, result.accuracy, result.records));
+  }
+  const bool better = result.accuracy > best_accuracy_;
+  best_accuracy_ = std::max(best_accuracy_, result.accuracy);
+  const bool keep = better && arguments_.eval_every > 0;
+  if (is_first()) {
+    fmt::print("step {}/{}  eval loss {:.4f}  accuracy {:.4f} on {} records, in {}{}\n", step,
+               setup_.total_steps, result.loss, result.accuracy, result.records,
+               FormatDuration(result.seconds), keep ? "  (best so far, kept)" : "");
+  }
+  if (keep) keep_best_(result);
+}
+
+void TrainingLoop::Print(const StepNumbers& step) {
+  if (!is_first()) return;
+  if (!step.applied) fmt::print("{}\n", SkippedLine(step));
+  if (!progress_.IsDue(step.step)) return;
+  const MemoryReport memory = engine_.memory();
+  fmt::print("{}\n", progress_.Line(memory, rss_bytes_));
+  if (setup_.settings.wall_clock_breakdown) fmt::print("{}\n", progress_.TimesLine());
+  if (setup_.settings.memory_breakdown) fmt::print("{}\n", MemoryLine(memory));
+  ::fflush(stdout);
+}
+
+}  // namespace ullage::cli
