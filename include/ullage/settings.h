@@ -125,8 +125,8 @@ struct UllageSettings {
       std::nullopt;  // bytes this process may hold in host memory
   std::optional<std::string> disk_path = std::nullopt;    // "disk": {"path": ..., "limit": ...}
   std::optional<std::int64_t> disk_limit = std::nullopt;  // bytes
-  // Parameters are gathered in units of consecutive parameters of at most about this many bytes
-  // (small models use smaller units: a sixteenth of their weights, but at least 1 MiB). Smaller
+  // Parameters are gathered in units of consecutive parameters of about this many bytes. Unless it
+  // is given, small models use less: a sixteenth of their weights, but at least 1 MiB. Smaller
   // units need less memory for gathered parameters, larger ones fewer and longer copies.
   std::int64_t unit_size = 32 << 20;
   std::int64_t timeout_seconds = 300;  // after which a rank that does not answer is given up

@@ -38,6 +38,7 @@ std::string ReportJson(const RunNumbers& run) {
       {"skipped_steps", run.skipped_steps},
       {"peak_bytes", std::move(peaks)},
       {"rss_peak_bytes", run.rss_peak_bytes},
+      {"load_rss_raised_bytes", run.load_rss_raised_bytes},
       {"parameters_sha256", run.parameters_sha256},
       {"steps", run.steps.size()},
       {"step_ms", Column(run.steps, &StepNumbers::ms)},

@@ -36,6 +36,8 @@ struct RunNumbers {
   // By tag, in the plan's order; one number for each rank.
   std::vector<std::pair<std::string, std::vector<std::int64_t>>> peak_bytes;
   std::vector<std::int64_t> rss_peak_bytes;  // by rank
+  // By how much the most resident memory up to the end of loading was above that before it.
+  std::vector<std::int64_t> load_rss_raised_bytes;
   std::string parameters_sha256;
 };
 

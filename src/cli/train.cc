@@ -87,8 +87,10 @@ class Training {
     options.seed = arguments_.seed;
     options.weights = setup_->weights.get();
     options.default_no_decay = setup_->model->no_decay_patterns();
+    const std::int64_t before = memory::ResidentBytes();
     engine_ = std::make_unique<Engine>(NamedParameters(setup_->model->module()), setup_->settings,
                                        ranks_, options);
+    load_raised_bytes_ = memory::PeakResidentBytes() - before;
     setup_->weights.reset();  // its files
     if (!is_first()) return;
     for (const std::string& line : engine_->StartLines()) fmt::print("{}\n", line);
@@ -157,6 +159,7 @@ class Training {
     const MemoryReport memory = engine_->memory();
     for (const auto& [tag, bytes] : memory.peak) mine.push_back(bytes);
     mine.push_back(memory::PeakResidentBytes());
+    mine.push_back(load_raised_bytes_);
     const auto all = FromAllRanks<std::int64_t>(ranks_->comm(), std::span<const std::int64_t>(mine),
                                                 Item::kReport);
     for (std::size_t i = 0; i < mine.size(); ++i) {
@@ -164,8 +167,10 @@ class Training {
       for (std::size_t at = i; at < all.size(); at += mine.size()) by_rank.push_back(all[at]);
       if (i < memory.peak.size()) {
         run.peak_bytes.emplace_back(memory.peak[i].first, std::move(by_rank));
-      } else {
+      } else if (i == memory.peak.size()) {
         run.rss_peak_bytes = std::move(by_rank);
+      } else {
+        run.load_rss_raised_bytes = std::move(by_rank);
       }
     }
     if (!is_first()) return;
@@ -182,6 +187,7 @@ class Training {
   std::unique_ptr<TrainSetup> setup_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<MetricsFile> metrics_;
+  std::int64_t load_raised_bytes_ = 0;
 };
 
 }  // namespace

@@ -84,6 +84,13 @@ void KeepUntilOver(GroupPtr group, WorkPtr work) {
   if (work) kept.emplace_back(std::move(group), std::move(work));
 }
 
+// c10d's flight recorder keeps a map of all groups of the process and inserts into it without a
+// lock when a call is enqueued, so groups of one process (ranks as threads) enqueue in turn.
+std::mutex& StartMutex() {
+  static std::mutex mutex;
+  return mutex;
+}
+
 class GlooTransport final : public Transport {
  public:
   GlooTransport(const StorePtr& store, int rank, int world_size, const std::string& address,
@@ -162,7 +169,10 @@ class GlooTransport final : public Transport {
     const auto completion = std::make_shared<Completion>();
     WorkPtr work;
     Translate("", [&] {
-      work = start();
+      {
+        const std::lock_guard lock(StartMutex());
+        work = start();
+      }
       work->getFuture()->addCallback([completion](c10::ivalue::Future&) {
         const std::lock_guard lock(completion->mutex);
         completion->over = true;

@@ -1,5 +1,7 @@
 #include "comm/connect.h"
 
+#include <cstdlib>
+
 #include <cstring>
 #include <exception>
 #include <thread>
@@ -138,6 +140,9 @@ std::unique_ptr<Comm> Connect(const Place& place, std::chrono::milliseconds time
 
 std::vector<std::unique_ptr<Comm>> ConnectThreads(int world_size,
                                                   std::chrono::milliseconds timeout) {
+  // torch's flight recorder is one for the process and not safe for ranks that are threads of it:
+  // two of them that record at once corrupt it. Read when the first group is made.
+  ::setenv("TORCH_FR_BUFFER_SIZE", "0", /*overwrite=*/0);
   std::vector<std::unique_ptr<Comm>> comms(static_cast<std::size_t>(world_size));
   CheckPlace({.rank = 0, .world_size = world_size});
   if (world_size == 1) {

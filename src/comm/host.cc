@@ -1,7 +1,6 @@
 #include "comm/host.h"
 
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>

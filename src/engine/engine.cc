@@ -2,6 +2,7 @@
 #include "ullage/engine.h"
 
 #include <ATen/ops/div.h>
+#include <c10/core/GradMode.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -25,8 +26,10 @@ at::Tensor Engine::Forward(const std::function<at::Tensor()>& forward) {
   const auto step = static_cast<std::uint64_t>(core.applied_steps + core.skipped_steps);
   const auto index =
       static_cast<std::uint64_t>(core.backwards * core.ranks->world_size() + core.ranks->rank());
-  // A second forward before the backward draws other numbers than the first.
-  const auto again = static_cast<std::uint64_t>(core.forwards++) << 40;
+  // A second forward before the backward draws other numbers than the first; one without
+  // gradients, such as an evaluation, changes nothing for those that follow.
+  const auto again = static_cast<std::uint64_t>(core.forwards) << 40;
+  if (at::GradMode::is_enabled()) ++core.forwards;
   torchx::SeededRandom random(torchx::MixSeed(core.seed, step, index ^ again));
   return forward();
 }

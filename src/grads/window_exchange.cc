@@ -43,6 +43,10 @@ class WindowExchange final : public SliceExchange {
 
   void Begin(std::uint64_t backward) override {
     backward_ = backward;
+    // Every rank has ended the pass before, and with it the reading of gradients. Starting from an
+    // empty ring makes every pass need the same bytes.
+    ring_.Clear();
+    in_ring_.clear();
     turn_ = 0;
     consume_next_ = 0;
     for (UnitState& unit : units_) unit.reserved = unit.sent = false;

@@ -82,14 +82,18 @@ Plan MakePlan(const Settings& settings, std::vector<layout::ParameterSpec> param
   for (layout::ParameterSpec& spec : plan.parameters) {
     spec.stays_whole |= spec.numel < settings.zero.param_persistence_threshold;
   }
-  // Two units are gathered at a time: sixteen of them at least keep that a small part of a model.
-  std::int64_t weight_bytes = 0;
-  for (const layout::ParameterSpec& spec : plan.parameters) {
-    weight_bytes += spec.numel * ElementBytes(spec.dtype);
+  // Two units are gathered at a time: unless the user says otherwise, sixteen of them at least keep
+  // that a small part of a model.
+  std::int64_t unit_bytes = settings.ullage.unit_size;
+  if (unit_bytes == UllageSettings{}.unit_size &&
+      std::ranges::find(settings.given, "ullage.unit_size") == settings.given.end()) {
+    std::int64_t weight_bytes = 0;
+    for (const layout::ParameterSpec& spec : plan.parameters) {
+      weight_bytes += spec.numel * ElementBytes(spec.dtype);
+    }
+    constexpr std::int64_t kSmallestUnit = 1 << 20;
+    unit_bytes = std::min(unit_bytes, std::max(kSmallestUnit, weight_bytes / 16));
   }
-  constexpr std::int64_t kSmallestUnit = 1 << 20;
-  const std::int64_t unit_bytes =
-      std::min(settings.ullage.unit_size, std::max(kSmallestUnit, weight_bytes / 16));
   const bool slice_weights = settings.zero.stage == 3 && world_size > 1;
   for (layout::Unit& unit :
        layout::MakeUnits(plan.parameters, unit_bytes, slice_weights, world_size)) {

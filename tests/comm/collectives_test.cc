@@ -2,10 +2,13 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
-#include <numeric>
+#include <filesystem>
+#include <fstream>
+#include <thread>
 #include <vector>
 
 #include "comm/ranks.h"
+#include "comm/socket.h"
 
 namespace ullage::comm {
 namespace {
@@ -154,15 +157,26 @@ TEST(Connect, CanBeCalledAgainInTheSameProcess) {
   });
 }
 
+// A port that is free now: rank 0 asks the system and tells the others through a file.
+int AgreeOnPort(const Rank& rank) {
+  const std::string path = rank.store_path + ".port";
+  if (rank.rank == 0) {
+    std::uint16_t port = 0;
+    Listen("127.0.0.1", &port);
+    std::ofstream(path + ".part") << port;
+    std::filesystem::rename(path + ".part", path);
+  }
+  int port = 0;
+  while (!(std::ifstream(path) >> port)) std::this_thread::sleep_for(milliseconds(5));
+  return port;
+}
+
 TEST(Connect, MeetsOverTcp) {
   RunOnRanks(2, [](const Rank& rank) {
-    const int port = 20000 + static_cast<int>(std::hash<std::string>()(rank.store_path) % 20000);
+    const std::string store = "tcp:localhost:" + std::to_string(AgreeOnPort(rank));
     for (int round = 0; round < 2; ++round) {
-      auto comm = Connect({.rank = rank.rank,
-                           .world_size = 2,
-                           .local_rank = rank.rank,
-                           .store = "tcp:localhost:" + std::to_string(port)},
-                          kLong);
+      auto comm = Connect(
+          {.rank = rank.rank, .world_size = 2, .local_rank = rank.rank, .store = store}, kLong);
       std::vector<std::int64_t> value{rank.rank + 1};
       comm->AllReduceSum(value, 0);
       EXPECT_EQ(value[0], 3);

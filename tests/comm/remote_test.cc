@@ -1,5 +1,6 @@
 // Ranks on different hosts, as far as they know: one machine split by ULLAGE_HOST_ID.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <csignal>
 #include <cstdlib>
@@ -176,9 +177,10 @@ TEST(Remote, AHangingOwnerEndsItsReadersWithinTheTimeout) {
                if (rank.rank == 1) {  // frozen, service thread and all, as behind a cut link
                  std::thread killer([parent = getpid()] {});
                  killer.join();
+                 const pid_t frozen = getpid();
                  if (fork() == 0) {
                    usleep(4'000'000);
-                   kill(getppid(), SIGKILL);
+                   if (getppid() == frozen) kill(frozen, SIGKILL);
                    _exit(0);
                  }
                  std::raise(SIGSTOP);

@@ -10,6 +10,7 @@ namespace {
 TEST(Reducer, SumsInTheOrderOfPassAndRankBitForBit) {
   for (const int world_size : {1, 2, 4}) {
     for (int stage = 0; stage <= 3; ++stage) {
+      if (world_size == 1 && stage > 0) continue;  // nothing is sliced at any stage
       for (const auto precision : {Precision::kFloat32, Precision::kBFloat16}) {
         for (const std::int64_t unit_bytes : {1, 2048, 1 << 20}) {
           OnWorlds({.world_size = world_size,
@@ -30,7 +31,7 @@ TEST(Reducer, SumsInTheOrderOfPassAndRankBitForBit) {
 
 TEST(Reducer, BucketSizesChangeNothing) {
   for (const bool hosts_apart : {false, true}) {
-    for (const std::int64_t bucket : {1, 3, 7, 64, 1000}) {
+    for (const std::int64_t bucket : {1, 7, 64}) {
       OnWorlds({.world_size = 2, .bucket_numel = bucket, .hosts_apart = hosts_apart},
                [](World& world) {
                  for (int pass = 0; pass < 2; ++pass) {
@@ -98,7 +99,9 @@ TEST(Reducer, LeavesNoGradientInTheLeaves) {
     OnWorlds({.world_size = world_size}, [](World& world) {
       world.reducer->Backward(world.Loss(0, world.All()), 1, false);
       for (const int p : world.All()) {
-        if (world.leaves[p].numel() > 0) EXPECT_FALSE(world.leaves[p].grad().defined()) << p;
+        if (world.leaves[p].numel() > 0) {
+          EXPECT_FALSE(world.leaves[p].grad().defined()) << p;
+        }
       }
     });
   }

@@ -16,7 +16,7 @@ using grads::World;
 TEST(GradientNorm, HasTheSameBitsForAllWorldsStagesAndUnits) {
   std::optional<double> first;
   for (const int world_size : {1, 2, 4}) {
-    for (const int stage : {0, 2, 3}) {
+    for (const int stage : {0, 3}) {
       for (const std::int64_t unit_bytes : {1, 2048, 1 << 20}) {
         for (const std::int64_t threshold : {0, 250}) {
           std::vector<double> norms(static_cast<std::size_t>(world_size));

@@ -116,7 +116,7 @@ TEST(Bindings, WholeParametersOutliveTheStoreWithTheirValues) {
     at::NoGradGuard no_grad;
     tensors[3].add_(1);
     (tensors[1].detach().set_requires_grad(true) * 2).sum();
-    tensors[5].resize_({500});
+    tensors[7].resize_({500});
   }
 }
 

@@ -31,7 +31,9 @@ TEST(Gather, EveryParameterHasItsBytesWhateverTheOrderOfUse) {
                            << world.plan.parameters[p].name;
                      }
                    }
-                   if (world.plan.world_size == 1) EXPECT_EQ(world.store->statistics().gathers, 0);
+                   if (world.plan.world_size == 1) {
+                     EXPECT_EQ(world.store->statistics().gathers, 0);
+                   }
                  });
       }
     }
