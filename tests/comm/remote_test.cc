@@ -175,8 +175,6 @@ TEST(Remote, AHangingOwnerEndsItsReadersWithinTheTimeout) {
                auto window = comm->CreateWindow(10, 1);
                comm->Barrier(0);
                if (rank.rank == 1) {  // frozen, service thread and all, as behind a cut link
-                 std::thread killer([parent = getpid()] {});
-                 killer.join();
                  const pid_t frozen = getpid();
                  if (fork() == 0) {
                    usleep(4'000'000);
