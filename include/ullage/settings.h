@@ -36,7 +36,9 @@ struct OffloadSettings {
 };
 
 // ZeRO: what each rank keeps only a part of. All sizes are upper bounds; the engine never
-// allocates more than the model needs.
+// allocates more than the model needs. allgather_bucket_size, prefetch_bucket_size and
+// sub_group_size are upper bounds on work that this release does in smaller pieces or not at all
+// (it gathers by unit, when an operator asks, and never ahead): their values change nothing yet.
 struct ZeroSettings {
   int stage = 0;  // 0 nothing; 1 optimizer state; 2 + gradients; 3 + parameters
   std::int64_t reduce_bucket_size = 500'000'000;       // elements in one gradient exchange
