@@ -59,7 +59,7 @@ endif()
 set(ULLAGE_WITH_CUDA FALSE)
 if(NOT ULLAGE_CUDA STREQUAL "OFF")
   if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
-    set(CMAKE_CUDA_ARCHITECTURES 90)  # before enable_language, which would set its own default
+    set(CMAKE_CUDA_ARCHITECTURES 80 86 89 90)  # before enable_language, which sets its own default
   endif()
   if(NOT CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX} AND EXISTS /usr/local/cuda/bin/nvcc)
     set(CMAKE_CUDA_COMPILER /usr/local/cuda/bin/nvcc)

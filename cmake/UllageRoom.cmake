@@ -50,7 +50,9 @@ function(ullage_room name)
   target_link_libraries(ullage_${name} PUBLIC ${ARG_LIBS})  # PUBLIC: the binaries link them too
   if(ULLAGE_WITH_CUDA AND "${ARG_SOURCES}" MATCHES "\\.cu(;|$)")
     target_link_libraries(ullage_${name} PRIVATE ullage::cudart)
-    set_target_properties(ullage_${name} PROPERTIES CUDA_VISIBILITY_PRESET hidden CUDA_STANDARD 20)
+    set_target_properties(ullage_${name} PROPERTIES CUDA_VISIBILITY_PRESET hidden)
+    # By flag: CMake 3.25 does not know that nvcc has C++20, and then ignores CUDA_STANDARD.
+    target_compile_options(ullage_${name} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-std=c++20>)
   endif()
 endfunction()
 

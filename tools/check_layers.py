@@ -19,6 +19,7 @@ TORCH = ("torch/", "ATen/", "c10/", "caffe2/")
 # prefix that matches holds; no rooms means that every room may.
 OWNED = {"torch/csrc/distributed/": {"comm"},
          "torch/csrc/autograd/custom_function.h": set(),  # anyone's own backward
+         "torch/csrc/autograd/autograd.h": {"torchx", "activations"},  # gradients in a backward
          "torch/csrc/autograd/": {"torchx"},
          "torch/csrc/cuda/memory_snapshot.h": {"memory"},
          "torch/csrc/": {"torchx"},
@@ -26,7 +27,7 @@ OWNED = {"torch/csrc/distributed/": {"comm"},
          "torch/version.h": {"torchx"},
          "ATen/core/dispatch/": {"torchx"},
          "ATen/cuda/CUDAEvent.h": {"torchx"},
-         "c10/cuda/CUDACachingAllocator.h": {"memory"},
+         "c10/cuda/CUDACachingAllocator.h": {"torchx"},
          "c10/cuda/CUDAStream.h": {"torchx"}}
 SUFFIXES = {".h", ".hpp", ".cc", ".cu", ".cuh"}
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')

@@ -26,6 +26,7 @@ namespace {
 using ullage::DType;
 using ullage::kernels::AdamW;
 using ullage::kernels::AdamWStep;
+using ullage::kernels::WeightRange;
 
 constexpr int64_t kElements = int64_t{1} << 24;  // 64 MiB an fp32 array: far beyond the caches
 
@@ -48,31 +49,33 @@ class Variants {
   Variants() : gradient_(at::randn({kElements})), t_(at::ones({}).mul_(100)) {
     gradient16_ = gradient_.to(at::kBFloat16);
     weight16_ = ours_.master.to(at::kBFloat16);
+    extension_ = at::zeros({kElements}, at::kShort);
+    torch_weight16_ = weight16_.clone();
     unpacked_ = at::zeros({kElements});
   }
 
-  void OursFloat() {
-    AdamW(Step(), Data(ours_.master), DType::kFloat32, gradient_.const_data_ptr(),
-          Data(ours_.exp_avg), Data(ours_.exp_avg_sq), DType::kFloat32, nullptr, kElements);
-  }
+  void OursFloat() { Ours({DType::kFloat32, ours_.master.mutable_data_ptr()}, gradient_); }
   void OursBFloat16Gradient() {
-    AdamW(Step(), Data(ours_.master), DType::kBFloat16, gradient16_.const_data_ptr(),
-          Data(ours_.exp_avg), Data(ours_.exp_avg_sq), DType::kFloat32, nullptr, kElements);
+    Ours({DType::kFloat32, ours_.master.mutable_data_ptr()}, gradient16_);
   }
   void OursBFloat16() {
-    AdamW(Step(), Data(ours_.master), DType::kBFloat16, gradient16_.const_data_ptr(),
-          Data(ours_.exp_avg), Data(ours_.exp_avg_sq), DType::kBFloat16,
-          weight16_.mutable_data_ptr(), kElements);
+    Ours({DType::kBFloat16, weight16_.mutable_data_ptr(), extension_.mutable_data_ptr()},
+         gradient16_);
   }
   void TorchFloat() { Torch(gradient_); }
   void TorchWithCasts() {
     unpacked_.copy_(gradient16_);
     Torch(unpacked_);
-    weight16_.copy_(torch_.master);
+    torch_weight16_.copy_(torch_.master);
   }
 
  private:
-  static float* Data(at::Tensor& tensor) { return tensor.mutable_data_ptr<float>(); }
+  void Ours(const WeightRange& weights, const at::Tensor& gradient) {
+    const DType dtype = gradient.scalar_type() == at::kFloat ? DType::kFloat32 : DType::kBFloat16;
+    AdamW(Step(), weights, dtype, gradient.const_data_ptr(),
+          ours_.exp_avg.mutable_data_ptr<float>(), ours_.exp_avg_sq.mutable_data_ptr<float>(),
+          kElements);
+  }
 
   void Torch(const at::Tensor& gradient) {
     at::_fused_adamw_({torch_.master}, {gradient}, {torch_.exp_avg}, {torch_.exp_avg_sq}, {}, {t_},
@@ -80,7 +83,7 @@ class Variants {
   }
 
   State ours_, torch_;
-  at::Tensor gradient_, gradient16_, weight16_, unpacked_, t_;
+  at::Tensor gradient_, gradient16_, weight16_, extension_, torch_weight16_, unpacked_, t_;
 };
 
 double ThreadSeconds() {

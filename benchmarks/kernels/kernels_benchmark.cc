@@ -46,12 +46,22 @@ BENCHMARK(BM_Memcpy)->Unit(benchmark::kMillisecond);
 void BM_SumOfSquares(benchmark::State& state) {
   for (auto _ : state) {
     kernels::SquareSum sum;
-    kernels::AddSumOfSquares(Floats().data(), kElements, sum);
+    kernels::AddSumOfSquares(DType::kFloat32, Floats().data(), kElements, sum);
     benchmark::DoNotOptimize(sum);
   }
   SetBytes(state, 4);
 }
 BENCHMARK(BM_SumOfSquares)->Unit(benchmark::kMillisecond);
+
+void BM_SumOfSquaresOfBFloat16(benchmark::State& state) {
+  for (auto _ : state) {
+    kernels::SquareSum sum;
+    kernels::AddSumOfSquares(DType::kBFloat16, Halves().data(), kElements, sum);
+    benchmark::DoNotOptimize(sum);
+  }
+  SetBytes(state, 2);
+}
+BENCHMARK(BM_SumOfSquaresOfBFloat16)->Unit(benchmark::kMillisecond);
 
 void BM_FloatToBFloat16(benchmark::State& state) {
   for (auto _ : state) {
@@ -74,11 +84,13 @@ void BM_AddBFloat16ToFloat(benchmark::State& state) {
 BENCHMARK(BM_AddBFloat16ToFloat)->Unit(benchmark::kMillisecond);
 
 void BM_AdoptNoWrites(benchmark::State& state) {
+  static std::vector<uint16_t> before = Halves();
+  static std::vector<int16_t> extension(kElements, 7);
   for (auto _ : state) {
-    benchmark::DoNotOptimize(
-        kernels::AdoptWrites(DType::kBFloat16, Halves().data(), Floats().data(), kElements));
+    benchmark::DoNotOptimize(kernels::AdoptWrites(
+        before.data(), {DType::kBFloat16, Halves().data(), extension.data()}, kElements));
   }
-  SetBytes(state, 6);
+  SetBytes(state, 4);
 }
 BENCHMARK(BM_AdoptNoWrites)->Unit(benchmark::kMillisecond);
 

@@ -78,6 +78,8 @@ struct EngineOptions {
   WeightSource* weights = nullptr;
   // Regular expressions of parameters without weight decay, unless the settings name their own.
   std::vector<std::string> default_no_decay;
+  // Run on the current CUDA device: parameters are moved there. Else on the CPU.
+  bool cuda = false;
   // Count bytes and run operators on the Meta device, touching no memory.
   bool dry_run = false;
 };
@@ -101,6 +103,7 @@ struct MemoryReport {
 struct EngineStatistics {
   std::int64_t gathers = 0;  // units of weights brought together
   std::int64_t gathered_bytes = 0;
+  std::int64_t gathered_ahead = 0;  // of the units, those there before an operator asked
   std::int64_t gather_overflows = 0;
 };
 

@@ -28,26 +28,30 @@ struct LossScaleSettings {
 
 enum class OffloadDevice : std::uint8_t { kNone, kCpu, kNvme };
 
+// What is kept off the device. Slower, since it has to cross; the result stays the same, bit for
+// bit. A file's "nvme" is refused in this release.
 struct OffloadSettings {
   OffloadDevice device = OffloadDevice::kNone;
+  // Page-lock the host memory: copies to and from a GPU are faster and do not stop it. Turn it off
+  // where little memory may be locked.
   bool pin_memory = true;
-  double ratio = 1.0;     // Share of the state that is moved, 0 to 1.
+  // offload_optimizer only: the share of the optimizer state that is moved, 0 to 1. Lower it as far
+  // as the device has room: what stays there is updated faster.
+  double ratio = 1.0;
   std::string nvme_path;  // Only with kNvme.
 };
 
 // ZeRO: what each rank keeps only a part of. All sizes are upper bounds; the engine never
-// allocates more than the model needs. allgather_bucket_size, prefetch_bucket_size and
-// sub_group_size are upper bounds on work that this release does in smaller pieces or not at all
-// (it gathers by unit, when an operator asks, and never ahead): their values change nothing yet.
+// allocates more than the model needs.
 struct ZeroSettings {
   int stage = 0;  // 0 nothing; 1 optimizer state; 2 + gradients; 3 + parameters
-  std::int64_t reduce_bucket_size = 500'000'000;       // elements in one gradient exchange
-  std::int64_t allgather_bucket_size = 500'000'000;    // elements
-  std::int64_t prefetch_bucket_size = 50'000'000;      // elements gathered ahead of their use
-  std::int64_t sub_group_size = 1'000'000'000;         // elements updated at once
+  std::int64_t reduce_bucket_size = 500'000'000;  // elements in one gradient exchange
+  // Elements gathered ahead of their use; 0: none. On a CPU, where a gather is a copy by the same
+  // cores, only when the file gives it. Lower it to save memory.
+  std::int64_t prefetch_bucket_size = 50'000'000;
   std::int64_t param_persistence_threshold = 100'000;  // smaller parameters stay whole (stage 3)
-  OffloadSettings offload_optimizer;
-  OffloadSettings offload_param;
+  OffloadSettings offload_optimizer;  // moments, masters, gradient sums; stages 1 to 3
+  OffloadSettings offload_param;      // weights, between their uses; stage 3, on one rank too
 };
 
 enum class OptimizerType : std::uint8_t { kAdam, kSgd };
@@ -164,6 +168,12 @@ struct ULLAGE_API Settings {
   OptimizerSettings optimizer;
   SchedulerSettings scheduler;
   std::vector<std::string> ignored_parameters;  // regular expressions: stay whole and resident
+  // Each block of the model keeps its input alone and runs again in backward: about a third more
+  // computation, far less memory for activations, the same bits. A section
+  // "activation_checkpointing" in the file turns it on, and so does "ullage": {"recompute":
+  // "block"}. It speaks of the models that the command line builds; the engine leaves a module of
+  // your own as it is.
+  bool recompute = false;
   bool dataloader_drop_last = false;
   bool wall_clock_breakdown = false;
   bool memory_breakdown = false;

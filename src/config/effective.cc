@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -92,12 +93,37 @@ void AddPrecision(const Settings& settings, Rows& rows) {
   rows.Add("fp16.min_loss_scale", scale.min_loss_scale);
 }
 
+std::string_view Name(OffloadDevice device) {
+  switch (device) {
+    case OffloadDevice::kNone:
+      return "none";
+    case OffloadDevice::kCpu:
+      return "cpu";
+    case OffloadDevice::kNvme:
+      return "nvme";
+  }
+  return "?";
+}
+
+void AddOffload(const ZeroSettings& zero, Rows& rows) {
+  const std::string optimizer = "zero_optimization.offload_optimizer.";
+  rows.Add(optimizer + "device", Name(zero.offload_optimizer.device));
+  if (zero.offload_optimizer.device != OffloadDevice::kNone) {
+    rows.Add(optimizer + "pin_memory", zero.offload_optimizer.pin_memory);
+    rows.Add(optimizer + "ratio", zero.offload_optimizer.ratio);
+  }
+  const std::string param = "zero_optimization.offload_param.";
+  rows.Add(param + "device", Name(zero.offload_param.device));
+  if (zero.offload_param.device != OffloadDevice::kNone) {
+    rows.Add(param + "pin_memory", zero.offload_param.pin_memory);
+  }
+}
+
 void AddZero(const ZeroSettings& zero, Rows& rows) {
   const std::string section = "zero_optimization.";
   rows.Add(section + "stage", zero.stage);
   rows.Add(section + "reduce_bucket_size", Elements(zero.reduce_bucket_size));
-  rows.Add(section + "allgather_bucket_size", Elements(zero.allgather_bucket_size));
-  rows.Add(section + "sub_group_size", Elements(zero.sub_group_size));
+  AddOffload(zero, rows);
   if (zero.stage != 3) return;
   rows.Add(section + "stage3_prefetch_bucket_size", Elements(zero.prefetch_bucket_size));
   rows.Add(section + "stage3_param_persistence_threshold",
@@ -229,6 +255,7 @@ std::vector<EffectiveSetting> Settings::Effective() const {
   rows.Add("steps_per_print", steps_per_print);
   rows.Add("wall_clock_breakdown", wall_clock_breakdown);
   rows.Add("memory_breakdown", memory_breakdown);
+  rows.Add("ullage.recompute", recompute ? "block" : "none");
   AddUllage(ullage, rows);
   return rows.Take();
 }

@@ -7,7 +7,6 @@
 
 #include "config/check_value.h"
 #include "config/json_reader.h"
-#include "config/key_table.h"
 #include "config/nearest_key.h"
 #include "ullage/error.h"
 
@@ -77,7 +76,9 @@ void RequirePlain(const std::string& key, const std::string& written) {
 FlatSettings::FlatSettings(const json& root, std::vector<std::string_view> scopes)
     : scopes_(std::move(scopes)) {
   AddSection(root, "", "");
-  AddOldZeroForm(root);
+  for (const auto& [written, key] : details_) {
+    if (AsksForSomething(std::string(key->detail_of))) AddNoEffect(written, key->reason);
+  }
 }
 
 const FlatValue* FlatSettings::Find(const std::string& path) const {
@@ -102,6 +103,17 @@ void FlatSettings::Overrule(const std::string& path, std::string_view reason) {
   values_.erase(path);
 }
 
+void FlatSettings::Restate(const std::string& from, const std::string& path, json value) {
+  const std::string written = values_.at(from).written;
+  values_.erase(from);
+  Store(path, written, std::move(value));
+}
+
+bool FlatSettings::AsksForSomething(const std::string& path) const {
+  const FlatValue* found = Find(path);
+  return found != nullptr && found->value != json(false) && found->value != json("none");
+}
+
 void FlatSettings::AddSection(const json& section, const std::string& written,
                               const std::string& path) {
   for (const auto& item : section.items()) {
@@ -115,7 +127,13 @@ void FlatSettings::AddKey(const json& value, const std::string& written, const s
   if (key == nullptr) RefuseUnknown(written, path, scopes_);
   json checked = CheckValue(*key, written, value);
   CheckOffered(*key, written, checked);
-  if (key->standing == Standing::kNoEffect) AddNoEffect(written, key->reason);
+  if (key->standing == Standing::kNoEffect && !value.is_null()) {
+    if (key->detail_of.empty()) {
+      AddNoEffect(written, key->reason);
+    } else {
+      details_.emplace_back(written, key);
+    }
+  }
   const std::string first_name(key->alias_of.empty() ? key->path : key->alias_of);
   if (key->kind == ValueKind::kGroups) return AddGroups(value, written);
   Store(first_name, written, std::move(checked));
@@ -151,20 +169,6 @@ void FlatSettings::Store(const std::string& path, const std::string& written, js
         fmt::format("{} and {}: two names of one setting", entry->second.written, written),
         fmt::format("keep {}", path));
   }
-}
-
-// DeepSpeed's first form: a boolean, with the bucket size at the top level.
-void FlatSettings::AddOldZeroForm(const json& root) {
-  const FlatValue* zero = Find("zero_optimization");
-  if (zero == nullptr || !zero->value.is_boolean()) return;
-  const bool on = zero->value.get<bool>();
-  values_.erase("zero_optimization");
-  Store("zero_optimization.stage", "zero_optimization", on ? 1 : 0);
-  if (!on || !root.contains("allgather_size")) return;
-  Store("zero_optimization.allgather_bucket_size", "allgather_size", Find("allgather_size")->value);
-  values_.erase("allgather_size");
-  std::erase_if(no_effect_,
-                [](const std::string& line) { return line.starts_with("allgather_size:"); });
 }
 
 }  // namespace ullage::config

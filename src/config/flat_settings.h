@@ -5,9 +5,12 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <nlohmann/json.hpp>
+
+#include "config/key_table.h"
 
 namespace ullage::config {
 
@@ -39,6 +42,9 @@ class FlatSettings {
   void AddNoEffect(const std::string& key, std::string_view reason);
   // The key's value does not hold, because of another key; it no longer counts as given.
   void Overrule(const std::string& path, std::string_view reason);
+  // What stands at `from` says the same as `value` at `path`, and counts as given there. Throws
+  // ConfigError when there is such a value already.
+  void Restate(const std::string& from, const std::string& path, nlohmann::json value);
 
  private:
   void AddSection(const nlohmann::json& section, const std::string& written,
@@ -46,10 +52,11 @@ class FlatSettings {
   void AddKey(const nlohmann::json& value, const std::string& written, const std::string& path);
   void AddGroups(const nlohmann::json& groups, const std::string& written);
   void Store(const std::string& path, const std::string& written, nlohmann::json value);
-  void AddOldZeroForm(const nlohmann::json& root);
+  bool AsksForSomething(const std::string& path) const;
 
   std::vector<std::string_view> scopes_;
   std::map<std::string, FlatValue> values_;
+  std::vector<std::pair<std::string, const KeyInfo*>> details_;  // as written; see detail_of
   std::vector<std::string> no_effect_;
 };
 

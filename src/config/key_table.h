@@ -49,7 +49,9 @@ struct KeyInfo {
   std::string_view words = "";  // kString: the words it may be, separated by '|'; empty: any
   // Not offered: the values that ask for nothing, as JSON separated by '|'.
   std::string_view accepted = "";
-  std::string_view reason = "";    // why it has no effect or is not offered
+  std::string_view reason = "";  // why it has no effect or is not offered
+  // No effect: listed only when the key named here asks for something.
+  std::string_view detail_of = "";
   std::string_view auto_is = "";   // what the Hugging Face Trainer puts in place of "auto"
   std::string_view alias_of = "";  // the key in whose place this one may stand
   std::string_view scope = "";     // only with this optimizer or scheduler type

@@ -12,6 +12,7 @@
 #include "config/flat_settings.h"
 #include "config/json_reader.h"
 #include "config/read_training.h"
+#include "config/read_zero.h"
 #include "config/types.h"
 #include "ullage/error.h"
 #include "ullage/settings.h"
@@ -126,28 +127,6 @@ void CheckDataTypes(FlatSettings& file, Precision precision) {
   }
 }
 
-void ReadZero(FlatSettings& file, ZeroSettings& zero) {
-  const std::string section = "zero_optimization.";
-  file.Read(section + "stage", zero.stage);
-  file.Read(section + "reduce_bucket_size", zero.reduce_bucket_size);
-  file.Read(section + "allgather_bucket_size", zero.allgather_bucket_size);
-  file.Read(section + "sub_group_size", zero.sub_group_size);
-  file.Read(section + "stage3_prefetch_bucket_size", zero.prefetch_bucket_size);
-  file.Read(section + "stage3_param_persistence_threshold", zero.param_persistence_threshold);
-  for (const auto& [old_name, name] : {std::pair("cpu_offload", "offload_optimizer"),
-                                       std::pair("cpu_offload_param", "offload_param")}) {
-    if (!file.Has(section + old_name) || !file.Has(section + name)) continue;
-    throw ConfigError(
-        fmt::format("{0}{1} and {0}{2}: two names of one setting", section, old_name, name),
-        fmt::format("keep {}{}", section, name));
-  }
-  for (const char* key : {"stage3_prefetch_bucket_size", "stage3_param_persistence_threshold"}) {
-    const FlatValue* found = file.Find(section + key);
-    if (found == nullptr || zero.stage == 3) continue;
-    file.AddNoEffect(found->written, fmt::format("stage {} does not split parameters", zero.stage));
-  }
-}
-
 void ReadGroups(const FlatSettings& file, std::vector<ParameterGroupSettings>& groups) {
   const FlatValue* found = file.Find("ullage.parameter_groups");
   if (found == nullptr) return;
@@ -180,6 +159,22 @@ void ReadUllage(const FlatSettings& file, UllageSettings& ullage) {
   ReadGroups(file, ullage.parameter_groups);
 }
 
+bool ReadRecompute(FlatSettings& file) {
+  const std::string section = "activation_checkpointing";
+  const std::string key = "ullage.recompute";
+  if (file.Has(section)) {
+    const FlatValue* word = file.Find(key);
+    if (word != nullptr && word->value == "none") {
+      throw ConfigError(
+          fmt::format("{} and {}: the section turns recompute on, \"none\" turns it off", section,
+                      key),
+          "remove one of them");
+    }
+    if (word == nullptr) file.Restate(section, key, "block");
+  }
+  return file.Has(key) && file.Find(key)->value == "block";
+}
+
 Settings ReadSettings(const json& root) {
   RefuseMaxGradNorm(root);
   const Types types = ReadTypes(root);
@@ -190,7 +185,8 @@ Settings ReadSettings(const json& root) {
   ReadLossScale(file, settings.loss_scale);
   CheckCommunicationType(file, settings.precision);
   CheckDataTypes(file, settings.precision);
-  ReadZero(file, settings.zero);
+  settings.zero = ReadZero(file);
+  settings.recompute = ReadRecompute(file);
   settings.optimizer = ReadOptimizer(file, types);
   settings.scheduler = ReadScheduler(file, types);
   ReadUllage(file, settings.ullage);

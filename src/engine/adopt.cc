@@ -6,9 +6,11 @@
 #include <algorithm>
 #include <cstring>
 #include <exception>
+#include <numeric>
 
+#include "base/parallel.h"
 #include "engine/core.h"
-#include "kernels/cast.h"
+#include "torchx/device.h"
 #include "torchx/meta_kernels.h"
 #include "ullage/error.h"
 
@@ -65,7 +67,7 @@ class Adoption {
   void Run() {
     for (std::size_t p = 0; p < core_.parameters.size(); ++p) {
       const int index = static_cast<int>(p);
-      if (core_.place == memory::Place::kHost) TakeValues(index);
+      if (!core_.memory.is_dry()) TakeValues(index);
       core_.store->Bind(index, core_.parameters[p].tensors);
       if (core_.parameters[p].spec.trainable && core_.parameters[p].spec.numel > 0) {
         core_.gradients->Attach(index, core_.parameters[p].tensors.front());
@@ -82,8 +84,9 @@ class Adoption {
     const DistinctParameter& parameter = core_.parameters[static_cast<std::size_t>(index)];
     const HeldRange held = engine::HeldRangeOf(core_.plan, core_.ranks->rank(), index);
     if (held.unit < 0) return;
-    memory::Buffer piece(core_.ledger, core_.place, memory::Tag::kData,
-                         {4 * std::min(kPieceNumel, parameter.spec.numel), 0});
+    const memory::Buffer piece = core_.memory.Allocate(
+        memory::Tag::kData, {4 * std::min(kPieceNumel, parameter.spec.numel), 0},
+        plan::Tier::kHost);
     if (parameter.tensors.front().is_meta()) {
       ReadFromSource(parameter, held, piece);
     } else {
@@ -130,19 +133,9 @@ class Adoption {
     }
   }
 
-  // Elements from `first` of the parameter, into weights and master.
+  // Elements from `first` of the parameter.
   void Keep(const HeldRange& held, std::int64_t first, std::span<const float> values) {
-    const plan::UnitPlan& unit = core_.plan.units[static_cast<std::size_t>(held.unit)];
-    const std::int64_t offset = held.held_offset + first - held.begin;
-    const bool holds_slice = unit.unit.sliced || unit.state == plan::StateShare::kSlice;
-    std::byte* weights =
-        holds_slice ? core_.store->OwnWeights(held.unit) : core_.store->WholeWeights(held.unit);
-    const auto count = static_cast<std::int64_t>(values.size());
-    kernels::Convert(DType::kFloat32, values.data(), unit.unit.dtype,
-                     weights + offset * ElementBytes(unit.unit.dtype), count);
-    if (unit.has_master) {
-      std::memcpy(core_.optimizer->Master(held.unit) + offset, values.data(), values.size_bytes());
-    }
+    core_.optimizer->StoreMaster(held.unit, held.held_offset + first - held.begin, values);
   }
 
   Engine::Core& core_;
@@ -181,30 +174,72 @@ Engine::Core::Core(const ParameterList& list, Settings given, std::shared_ptr<Ra
       ranks(std::move(given_ranks)),
       batch_sizes(settings.ResolveBatchSizes(ranks->world_size())),
       seed(options.seed),
-      place(options.dry_run ? memory::Place::kNowhere : memory::Place::kHost),
+      memory(options.cuda ? memory::Place::kCuda : memory::Place::kHost, options.dry_run),
       parameters(engine::FindDistinct(list, WeightDtype(settings.precision))),
       schedule(settings.scheduler, settings.optimizer.lr),
       scaler(settings.precision == Precision::kFloat16 ? settings.loss_scale
                                                        : LossScaleSettings{.loss_scale = 1}),
       exceptions_at_start(std::uncaught_exceptions()) {
   TellingOthers([&] {
+    if (options.cuda && ranks->world_size() > 1) {
+      throw UnsupportedError(
+          fmt::format("{} ranks on CUDA devices: not offered yet", ranks->world_size()),
+          "use one rank, or --device cpu");
+    }
     if (options.dry_run) torchx::InstallMetaKernels();
+    if (memory.is_cuda()) torchx::PreferRepeatableKernels();
+    SetWorkers(memory.is_cuda() ? UsableCores() : at::get_num_threads());
     std::vector<layout::ParameterSpec> specs;
     for (const DistinctParameter& parameter : parameters) specs.push_back(parameter.spec);
     MarkIgnored(settings, list, specs, notes);
-    plan = plan::MakePlan(settings, std::move(specs), ranks->world_size(), comm().AllLocal());
+    if (settings.zero.offload_param.device != OffloadDevice::kNone &&
+        settings.zero.offload_optimizer.device == OffloadDevice::kNone) {
+      notes.push_back(
+          "offload_param without offload_optimizer: weights are updated where they are at home, so "
+          "the optimizer state of those on the host is on the host, too");
+    }
+    plan = plan::MakePlan(settings, std::move(specs),
+                          {ranks->world_size(), comm().AllLocal(), options.cuda});
     window_plan = plan::MakeWindowPlan(plan);
-    memory::PhaseScope phase(ledger, memory::Phase::kLoad);
+    memory::PhaseScope phase(memory.ledger(), memory::Phase::kLoad);
+    if (memory.is_cuda() && !memory.is_dry()) AllocateArena();
     window = comm().CreateWindow(window_plan.total, window_plan.words());
     groups = optim::MakeGroups(settings, options.default_no_decay, plan.parameters);
-    store =
-        std::make_unique<params::ParameterStore>(plan, window_plan, comm(), *window, ledger, place);
+    store = std::make_unique<params::ParameterStore>(plan, window_plan, comm(), *window, memory);
     gradients =
-        std::make_unique<grads::GradientReducer>(plan, window_plan, comm(), *window, ledger, place);
+        std::make_unique<grads::GradientReducer>(plan, window_plan, comm(), *window, memory);
+    norm = std::make_unique<optim::NormMeter>(plan, *gradients, comm(), memory);
     optimizer = std::make_unique<optim::SliceOptimizer>(plan, settings.optimizer, groups, *store,
-                                                        *gradients, comm(), ledger, place);
-    store->OnWrite([this](int unit, int parameter) { optimizer->AdoptWrite(unit, parameter); });
+                                                        *gradients, comm(), memory);
+    host_updates =
+        std::make_unique<optim::HostUpdates>(plan, *store, *gradients, *optimizer, memory);
+    store->OnWrite([this](int unit, std::int64_t first, std::int64_t numel, const void* before) {
+      optimizer->AdoptWrite(unit, first, numel, before);
+    });
+    memory.UseHostArena(nullptr);
     Adoption(*this, options.weights).Run();
+  });
+}
+
+// What the plan has on the host while operators run on a device: one page-locked piece.
+void Engine::Core::AllocateArena() {
+  const plan::TagBytes planned = plan.BytesOfRank(ranks->rank(), plan::Tier::kHost);
+  const std::int64_t bytes = std::accumulate(planned.begin(), planned.end(), std::int64_t{0});
+  const OffloadSettings& state = settings.zero.offload_optimizer;
+  const OffloadSettings& weights = settings.zero.offload_param;
+  const auto wants_pageable = [](const OffloadSettings& offload) {
+    return offload.device != OffloadDevice::kNone && !offload.pin_memory;
+  };
+  tiers::HostArenaOptions options;
+  options.name = "offloaded state";
+  options.threads = UsableCores();
+  if (!wants_pageable(state) && !wants_pageable(weights)) {
+    options.pin = torchx::LockHostMemory;
+    options.unpin = [](void* data, std::size_t) { torchx::UnlockHostMemory(data); };
+  }
+  arena.emplace(bytes, options);
+  memory.UseHostArena([this](std::int64_t wanted) {
+    return arena->data() + arena->Allocate(wanted, layout::kAlignment);
   });
 }
 

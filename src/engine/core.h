@@ -2,19 +2,23 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "comm/comm.h"
 #include "engine/parameter_list.h"
 #include "grads/gradient_reducer.h"
-#include "memory/ledger.h"
+#include "memory/buffer.h"
+#include "optim/gradient_norm.h"
+#include "optim/host_updates.h"
 #include "optim/loss_scale.h"
 #include "optim/parameter_groups.h"
 #include "optim/schedule.h"
 #include "optim/slice_optimizer.h"
 #include "params/parameter_store.h"
 #include "plan/window_plan.h"
+#include "tiers/host_arena.h"
 #include "ullage/engine.h"
 
 namespace ullage {
@@ -25,6 +29,7 @@ struct Engine::Core {
   ~Core();
 
   comm::Comm& comm() { return ranks->comm(); }
+  void AllocateArena();
   double accumulation() const {
     return static_cast<double>(batch_sizes.accumulation_steps) * ranks->world_size();
   }
@@ -43,20 +48,22 @@ struct Engine::Core {
   const std::shared_ptr<Ranks> ranks;
   const BatchSizes batch_sizes;
   const std::uint64_t seed;
-  const memory::Place place;
+  memory::Memory memory;
 
   std::vector<engine::DistinctParameter> parameters;
   std::vector<std::string> notes;  // for the start of a run
   plan::Plan plan;
   plan::WindowPlan window_plan;
-  memory::Ledger ledger;
+  std::optional<tiers::HostArena> arena;  // of buffers on the host, when the device is another
   std::unique_ptr<comm::Window> window;
   optim::Groups groups;
   optim::Schedule schedule;
   optim::LossScaler scaler;
   std::unique_ptr<params::ParameterStore> store;
   std::unique_ptr<grads::GradientReducer> gradients;
+  std::unique_ptr<optim::NormMeter> norm;
   std::unique_ptr<optim::SliceOptimizer> optimizer;
+  std::unique_ptr<optim::HostUpdates> host_updates;
 
   std::int64_t applied_steps = 0;
   std::int64_t skipped_steps = 0;

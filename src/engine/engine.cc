@@ -10,7 +10,6 @@
 
 #include "base/log.h"
 #include "engine/core.h"
-#include "optim/gradient_norm.h"
 #include "torchx/autograd.h"
 #include "torchx/random.h"
 
@@ -21,7 +20,7 @@ using memory::PhaseScope;
 
 at::Tensor Engine::Forward(const std::function<at::Tensor()>& forward) {
   Core& core = *core_;
-  PhaseScope phase(core.ledger, Phase::kForward);
+  PhaseScope phase(core.memory.ledger(), Phase::kForward);
   core.store->CheckBindings();
   const auto step = static_cast<std::uint64_t>(core.applied_steps + core.skipped_steps);
   const auto index =
@@ -30,13 +29,14 @@ at::Tensor Engine::Forward(const std::function<at::Tensor()>& forward) {
   // gradients, such as an evaluation, changes nothing for those that follow.
   const auto again = static_cast<std::uint64_t>(core.forwards) << 40;
   if (at::GradMode::is_enabled()) ++core.forwards;
-  torchx::SeededRandom random(torchx::MixSeed(core.seed, step, index ^ again));
+  torchx::SeededRandom random(torchx::MixSeed(core.seed, step, index ^ again),
+                              core.memory.device());
   return forward();
 }
 
 at::Tensor Engine::Backward(const at::Tensor& loss, bool retain_graph) {
   Core& core = *core_;
-  PhaseScope phase(core.ledger, Phase::kBackward);
+  PhaseScope phase(core.memory.ledger(), Phase::kBackward);
   if (loss.defined() && loss.numel() != 1) {
     throw ConfigError(fmt::format("Backward needs a loss of one element, got {}", loss.numel()),
                       "reduce it with sum() or mean()");
@@ -58,7 +58,7 @@ bool Engine::IsAccumulationBoundary() const {
 
 StepResult Engine::Step() {
   Core& core = *core_;
-  PhaseScope phase(core.ledger, Phase::kStep);
+  PhaseScope phase(core.memory.ledger(), Phase::kStep);
   return core.TellingOthers([&] {
     core.store->CheckBindings();
     if (core.backwards != core.batch_sizes.accumulation_steps &&
@@ -74,8 +74,9 @@ StepResult Engine::Step() {
     result.lr = lr();
 
     const std::int64_t step = core.applied_steps + core.skipped_steps + 1;
-    const optim::GradientNorm norm = optim::MeasureGradient(core.plan, *core.gradients, core.comm(),
-                                                            static_cast<std::uint32_t>(step));
+    core.host_updates->Finish();
+    core.gradients->Complete();
+    const optim::GradientNorm norm = core.norm->Measure(static_cast<std::uint32_t>(step));
     const double mean = 1 / (core.accumulation() * result.loss_scale);
     result.grad_norm = norm.is_finite ? std::sqrt(norm.sum_of_squares) * mean : INFINITY;
     core.backwards = 0;
@@ -83,7 +84,7 @@ StepResult Engine::Step() {
 
     if (!norm.is_finite) {
       result.overflowed = core.plan.parameters[static_cast<std::size_t>(norm.overflowed)].name;
-      core.gradients->Clear();
+      core.gradients->Forget();
       ++core.skipped_steps;
       core.scaler.Update(/*overflow=*/true);
       return result;
@@ -106,11 +107,13 @@ StepResult Engine::Step() {
     parameters.gradient_factor = static_cast<float>(mean / clip);
 
     core.store->BeginUpdate();
-    for (std::size_t unit = 0; unit < core.plan.units.size(); ++unit) {
-      if (!core.plan.units[unit].unit.trainable) continue;
-      core.optimizer->Update(static_cast<int>(unit), parameters);
-      core.store->Publish(static_cast<int>(unit));
+    for (std::size_t u = 0; u < core.plan.units.size(); ++u) {
+      const int unit = static_cast<int>(u);
+      if (!core.plan.units[u].unit.trainable || core.plan.IsUpdatedBeside(unit)) continue;
+      core.optimizer->Update(unit, parameters);
+      core.store->Publish(unit);
     }
+    core.host_updates->Start(parameters);
     core.store->EndUpdate();
     if (core.plan.stage == 0 && core.plan.world_size > 1) core.gradients->SumsRead();
     core.gradients->Clear();
@@ -162,7 +165,8 @@ std::vector<std::pair<std::string, std::int64_t>> ByName(const plan::TagBytes& b
 }  // namespace
 
 MemoryReport Engine::memory() const {
-  return {ByName(core_->ledger.now()), ByName(core_->ledger.peak()), core_->ledger.peak_total()};
+  return {ByName(core_->memory.ledger().now()), ByName(core_->memory.ledger().peak()),
+          core_->memory.ledger().peak_total()};
 }
 
 std::vector<std::pair<std::string, std::int64_t>> Engine::planned_bytes() const {
@@ -171,7 +175,7 @@ std::vector<std::pair<std::string, std::int64_t>> Engine::planned_bytes() const 
 
 EngineStatistics Engine::statistics() const {
   const params::GatherStatistics gathers = core_->store->statistics();
-  return {gathers.gathers, gathers.gathered_bytes, gathers.overflows};
+  return {gathers.gathers, gathers.gathered_bytes, gathers.ahead, gathers.overflows};
 }
 
 std::vector<std::string> Engine::StartLines() const {

@@ -2,11 +2,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 
 #include "base/sha256.h"
 #include "engine/core.h"
-#include "kernels/cast.h"
 #include "ullage/error.h"
 
 namespace ullage {
@@ -45,7 +43,7 @@ Engine::Gathered Engine::Gather(const std::vector<std::string>& names, bool writ
     }
     parameters.push_back(static_cast<int>(found - specs.begin()));
   }
-  core_->store->Acquire(parameters);
+  core_->store->Acquire(parameters, write);
   return Gathered(std::make_unique<Gathered::State>(
       Gathered::State{*core_->store, std::move(parameters), write}));
 }
@@ -69,15 +67,7 @@ void Engine::ForEachParameter(const std::function<void(const ParameterPiece&)>& 
           const std::int64_t count = std::min(kPieceNumel, held.end - first);
           values.resize(static_cast<std::size_t>(count));
           if (is_mine) {
-            const std::int64_t offset = held.held_offset + first - held.begin;
-            if (const float* master = core.optimizer->Master(held.unit)) {
-              std::memcpy(values.data(), master + offset, values.size() * sizeof(float));
-            } else {
-              const std::byte* weights = everywhere ? core.store->WholeWeights(held.unit)
-                                                    : core.store->OwnWeights(held.unit);
-              kernels::Convert(unit.unit.dtype, weights + offset * ElementBytes(unit.unit.dtype),
-                               DType::kFloat32, values.data(), count);
-            }
+            core.optimizer->LoadMaster(held.unit, held.held_offset + first - held.begin, values);
           }
           if (!everywhere) {
             core.comm().Broadcast(std::as_writable_bytes(std::span(values)), owner,

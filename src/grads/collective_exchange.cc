@@ -10,23 +10,21 @@ namespace {
 
 class CollectiveExchange final : public SliceExchange {
  public:
-  CollectiveExchange(const plan::Plan& plan, comm::Comm& comm, memory::Ledger& ledger,
-                     memory::Place place, SumsOf sums)
+  CollectiveExchange(const plan::Plan& plan, comm::Comm& comm, memory::Memory& memory, SumsOf sums)
       : plan_(plan),
         comm_(comm),
-        ledger_(ledger),
-        place_(place),
+        memory_(memory),
         sums_(std::move(sums)),
         gradients_(plan.units.size()),
-        scratch_(ledger, place, memory::Tag::kBuckets, {BucketScratchBytes(plan), 0}) {}
+        scratch_(memory.Allocate(memory::Tag::kBuckets, {BucketScratchBytes(plan), 0})) {}
 
   void Begin(std::uint64_t /*backward*/) override {}
 
   std::byte* Reserve(int index) override {
     memory::Buffer& gradients = gradients_[static_cast<std::size_t>(index)];
     const layout::Unit& unit = plan_.units[static_cast<std::size_t>(index)].unit;
-    gradients = memory::Buffer(ledger_, place_, memory::Tag::kBuckets,
-                               {plan::StagingBytes(unit, plan_.world_size), 0});
+    gradients =
+        memory_.Allocate(memory::Tag::kBuckets, {plan::StagingBytes(unit, plan_.world_size), 0});
     return gradients.data();
   }
 
@@ -44,8 +42,7 @@ class CollectiveExchange final : public SliceExchange {
  private:
   const plan::Plan& plan_;
   comm::Comm& comm_;
-  memory::Ledger& ledger_;
-  const memory::Place place_;
+  memory::Memory& memory_;
   const SumsOf sums_;
   std::vector<memory::Buffer> gradients_;
   memory::Buffer scratch_;
@@ -93,9 +90,8 @@ void ExchangeByBuckets(const plan::Plan& plan, comm::Comm& comm, int index,
 }
 
 std::unique_ptr<SliceExchange> MakeCollectiveExchange(const plan::Plan& plan, comm::Comm& comm,
-                                                      memory::Ledger& ledger, memory::Place place,
-                                                      SumsOf sums) {
-  return std::make_unique<CollectiveExchange>(plan, comm, ledger, place, std::move(sums));
+                                                      memory::Memory& memory, SumsOf sums) {
+  return std::make_unique<CollectiveExchange>(plan, comm, memory, std::move(sums));
 }
 
 }  // namespace ullage::grads

@@ -27,38 +27,30 @@ enum Round { kFirst = 1, kFurther = 2 };
 }  // namespace
 
 GradientReducer::GradientReducer(const plan::Plan& plan, const plan::WindowPlan& window_plan,
-                                 comm::Comm& comm, comm::Window& window, memory::Ledger& ledger,
-                                 memory::Place place)
+                                 comm::Comm& comm, comm::Window& window, memory::Memory& memory)
     : plan_(plan),
       window_plan_(window_plan),
       comm_(comm),
       window_(window),
-      ledger_(ledger),
-      place_(place),
+      memory_(memory),
       homes_(plan.parameters.size()),
       taps_(plan.parameters.size()),
       leaves_(plan.parameters.size()),
+      sums_(plan, window_plan, comm.rank(), window, memory),
       order_(ExchangeOrder(plan)),
       contributions_(plan.parameters.size()),
       units_(plan.units.size()),
       late_seen_(static_cast<std::size_t>(plan.world_size)) {
-  private_sums_.resize(plan.units.size());
   for (std::size_t u = 0; u < plan.units.size(); ++u) {
     for (const layout::Member& member : plan.units[u].unit.members) {
       homes_[static_cast<std::size_t>(member.parameter)] = {static_cast<int>(u), member};
     }
-    const plan::BufferBytes bytes = plan::GradientBytes(plan.units[u], comm.rank());
-    if (window_plan.sums[u] >= 0) {
-      claims_.emplace_back(ledger, memory::Tag::kGradients, bytes);
-    } else {
-      private_sums_[u] = memory::Buffer(ledger, place, memory::Tag::kGradients, bytes);
-    }
   }
   if (plan.world_size == 1) return;
-  const SumsOf sums = [this](int index) { return Sums(index); };
-  exchange_ = comm.AllLocal() || place == memory::Place::kNowhere
-                  ? MakeWindowExchange(plan, window_plan, comm, window, ledger, place, sums)
-                  : MakeCollectiveExchange(plan, comm, ledger, place, sums);
+  const SumsOf sums = [this](int index) { return FloatSums(index); };
+  exchange_ = comm.AllLocal() || memory.is_dry()
+                  ? MakeWindowExchange(plan, window_plan, comm, window, memory, sums)
+                  : MakeCollectiveExchange(plan, comm, memory, sums);
 }
 
 GradientReducer::~GradientReducer() = default;
@@ -77,13 +69,6 @@ void GradientReducer::RenewTaps() {
     former_taps_.push_back(std::move(taps_[p]));
     Attach(static_cast<int>(p), leaves_[p]);
   }
-}
-
-float* GradientReducer::Sums(int index) const {
-  const auto u = static_cast<std::size_t>(index);
-  if (window_plan_.sums[u] < 0) return private_sums_[u].as<float>();
-  if (window_.data() == nullptr) return nullptr;
-  return reinterpret_cast<float*>(window_.data() + window_plan_.sums[u]);
 }
 
 void GradientReducer::Backward(const at::Tensor& loss, double seed, bool retain_graph) {
@@ -121,13 +106,7 @@ void GradientReducer::OnGradient(int parameter, const at::Tensor& gradient) {
     throw UnsupportedError(fmt::format("parameter '{}' has a sparse gradient", spec.name),
                            "make the embedding with sparse=false");
   }
-  if (exchange_ == nullptr) {
-    if (place_ == memory::Place::kNowhere) return;
-    const at::Tensor dense = gradient.contiguous();
-    kernels::AddToFloat(spec.dtype, dense.const_data_ptr(), Sums(home.unit) + home.member.offset,
-                        home.member.numel);
-    return;
-  }
+  if (exchange_ == nullptr) return sums_.Add(parameter, home.unit, home.member, gradient);
   UnitState& state = units_[static_cast<std::size_t>(home.unit)];
   if (std::exchange(contribution.arrived, true)) {
     return AddLate(home.unit, kFurther, home.member, gradient);
@@ -155,8 +134,8 @@ void GradientReducer::AddLate(int index, int round, const layout::Member& member
                               const at::Tensor& gradient) {
   memory::Buffer& buffer = late_[{index, round}];
   if (buffer.empty()) {
-    buffer = memory::Buffer(ledger_, place_, memory::Tag::kBuckets,
-                            {plan::StagingBytes(unit(index), plan_.world_size), 0});
+    buffer = memory_.Allocate(memory::Tag::kBuckets,
+                              {plan::StagingBytes(unit(index), plan_.world_size), 0});
   }
   if (buffer.data() == nullptr) return;
   const DType dtype = unit(index).dtype;
@@ -171,7 +150,7 @@ void GradientReducer::AddLate(int index, int round, const layout::Member& member
 }
 
 void GradientReducer::ExchangeLate() {
-  if (place_ == memory::Place::kNowhere) {
+  if (memory_.is_dry()) {
     late_.clear();
     return;
   }
@@ -192,16 +171,16 @@ void GradientReducer::ExchangeLate() {
   };
   for (const auto& [key, buffer] : late_) present[slot(key.first, key.second)] = 1;
   comm_.AllReduceMax(present, kLateItem);
-  memory::Buffer scratch(ledger_, place_, memory::Tag::kBuckets, {BucketScratchBytes(plan_), 0});
+  memory::Buffer scratch = memory_.Allocate(memory::Tag::kBuckets, {BucketScratchBytes(plan_), 0});
   for (const int round : {kFirst, kFurther}) {
     for (const int index : order_) {
       if (present[slot(index, round)] == 0) continue;
       memory::Buffer& mine = late_[{index, round}];
       if (mine.empty()) {
-        mine = memory::Buffer(ledger_, place_, memory::Tag::kBuckets,
-                              {plan::StagingBytes(unit(index), plan_.world_size), 0});
+        mine = memory_.Allocate(memory::Tag::kBuckets,
+                                {plan::StagingBytes(unit(index), plan_.world_size), 0});
       }
-      ExchangeByBuckets(plan_, comm_, index, mine.data(), Sums(index), scratch,
+      ExchangeByBuckets(plan_, comm_, index, mine.data(), FloatSums(index), scratch,
                         kLateItem | static_cast<std::uint32_t>(index));
       late_.erase({index, round});
     }
@@ -223,13 +202,6 @@ void GradientReducer::SumsRead() {
   window_.Signal(window_plan_.sums_read(), ++updates_);
   for (int rank = 0; rank < plan_.world_size; ++rank) {
     window_.Wait(rank, window_plan_.sums_read(), updates_, "the optimizer step");
-  }
-}
-
-void GradientReducer::Clear() {
-  if (place_ == memory::Place::kNowhere) return;
-  for (const int index : order_) {
-    std::memset(Sums(index), 0, static_cast<std::size_t>(4 * unit(index).slice_numel));
   }
 }
 

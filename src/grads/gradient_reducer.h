@@ -1,4 +1,4 @@
-// From autograd to the owner's fp32 sums.
+// From autograd to the owner's sums.
 //
 // Gradients are taken as autograd produces them, laid out by unit, exchanged between ranks at
 // every backward pass and added to the fp32 sum of the slice that this rank owns: the sum of a
@@ -17,6 +17,7 @@
 
 #include "comm/comm.h"
 #include "grads/slice_exchange.h"
+#include "grads/sums.h"
 #include "memory/buffer.h"
 #include "plan/window_plan.h"
 #include "torchx/autograd.h"
@@ -28,7 +29,7 @@ class GradientReducer {
   // All references must outlive the reducer. The window's regions for sums and gradients are the
   // reducer's to use.
   GradientReducer(const plan::Plan& plan, const plan::WindowPlan& window_plan, comm::Comm& comm,
-                  comm::Window& window, memory::Ledger& ledger, memory::Place place);
+                  comm::Window& window, memory::Memory& memory);
   ~GradientReducer();
 
   // Takes the gradients of a trainable parameter from now on. After its tensor is bound.
@@ -39,15 +40,24 @@ class GradientReducer {
   // zeros. Returns when the sums of the owned slices are complete.
   void Backward(const at::Tensor& loss, double seed, bool retain_graph);
 
-  // fp32 sums of this rank's slice of `unit`, slice_numel elements; null in a dry run.
-  float* Sums(int unit) const;
+  // The sums of this rank's slice of `unit`. Complete after Complete().
+  UnitSums Of(int unit) const { return sums_.Of(unit); }
+  // All gradients have reached their sums. Once, before the sums are read.
+  void Complete() { sums_.Complete(); }
+  void Listen(Sums::Listener listener) { sums_.Listen(std::move(listener)); }
   // Copies [first, first + count) of the sums of the slice of `rank`, after all ranks have
   // finished their backward passes. Only for units whose state is whole.
   void ReadSums(int rank, int unit, std::int64_t first, std::int64_t count, float* sums);
   // Ends the reading of peers' sums: returns when every rank has come here.
   void SumsRead();
-  // Forgets all sums.
-  void Clear();
+  // A step was skipped: its sums are of no use.
+  void Forget() {
+    sums_.Clear();
+    for (const int unit : order_) sums_.ClearUnit(unit);
+  }
+  // The step has used them: Sums::Clear, Sums::ClearUnit.
+  void Clear() { sums_.Clear(); }
+  void ClearUnit(int unit) { sums_.ClearUnit(unit); }
 
   // The parameter that an element of this rank's slice belongs to.
   int ParameterAt(int unit, std::int64_t slice_offset) const;
@@ -64,6 +74,7 @@ class GradientReducer {
     bool has_gradients = false;
   };
 
+  float* FloatSums(int unit) const { return reinterpret_cast<float*>(sums_.Of(unit).data); }
   void RenewTaps();
   void OnGradient(int parameter, const at::Tensor& gradient);
   void AddLate(int unit, int round, const layout::Member& member, const at::Tensor& gradient);
@@ -77,8 +88,7 @@ class GradientReducer {
   const plan::WindowPlan& window_plan_;
   comm::Comm& comm_;
   comm::Window& window_;
-  memory::Ledger& ledger_;
-  const memory::Place place_;
+  memory::Memory& memory_;
 
   struct Home {
     int unit = -1;
@@ -91,9 +101,8 @@ class GradientReducer {
   std::vector<std::unique_ptr<torchx::GradientTap>> former_taps_;
   std::unordered_map<const torch::autograd::Node*, int> parameter_of_node_;
 
-  std::vector<memory::Claim> claims_;
-  std::vector<memory::Buffer> private_sums_;  // of units whose sums peers do not read
-  std::unique_ptr<SliceExchange> exchange_;   // null on one rank
+  Sums sums_;
+  std::unique_ptr<SliceExchange> exchange_;  // null on one rank
 
   std::vector<int> order_;  // trainable units, in the order in which they are exchanged
   std::size_t next_ = 0;    // first of them that is not exchanged yet

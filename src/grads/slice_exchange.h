@@ -42,13 +42,11 @@ using SumsOf = std::function<float*(int unit)>;
 std::unique_ptr<SliceExchange> MakeWindowExchange(const plan::Plan& plan,
                                                   const plan::WindowPlan& window_plan,
                                                   comm::Comm& comm, comm::Window& window,
-                                                  memory::Ledger& ledger, memory::Place place,
-                                                  SumsOf sums);
+                                                  memory::Memory& memory, SumsOf sums);
 
 // Ranks of several hosts: an all-to-all for each bucket.
 std::unique_ptr<SliceExchange> MakeCollectiveExchange(const plan::Plan& plan, comm::Comm& comm,
-                                                      memory::Ledger& ledger, memory::Place place,
-                                                      SumsOf sums);
+                                                      memory::Memory& memory, SumsOf sums);
 
 // One unit through all-to-alls, bucket by bucket: `gradients` (padded numel) of every rank are
 // added to the owners' `sums` in rank order. `scratch` holds two times world_size buckets.

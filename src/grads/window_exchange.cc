@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <utility>
+#include <vector>
 
 #include "grads/slice_exchange.h"
 #include "kernels/accumulate.h"
@@ -24,21 +26,19 @@ constexpr std::int64_t kTileNumel = 16 << 10;
 class WindowExchange final : public SliceExchange {
  public:
   WindowExchange(const plan::Plan& plan, const plan::WindowPlan& window_plan, comm::Comm& comm,
-                 comm::Window& window, memory::Ledger& ledger, memory::Place place, SumsOf sums)
+                 comm::Window& window, memory::Memory& memory, SumsOf sums)
       : plan_(plan),
         window_plan_(window_plan),
         comm_(comm),
         window_(window),
-        ledger_(ledger),
-        place_(place),
+        memory_(memory),
         sums_(std::move(sums)),
         order_(ExchangeOrder(plan)),
         ring_(plan.staging_ring_bytes),
         units_(plan.units.size()) {
-    claims_.emplace_back(
-        ledger, memory::Tag::kBuckets,
-        plan::BufferBytes{plan.staging_ring_bytes + plan.own_staging_bytes + plan.descriptor_bytes,
-                          0});
+    claims_.push_back(
+        memory.Note(memory::Tag::kBuckets,
+                    {plan.staging_ring_bytes + plan.own_staging_bytes + plan.descriptor_bytes, 0}));
   }
 
   void Begin(std::uint64_t backward) override {
@@ -61,11 +61,11 @@ class WindowExchange final : public SliceExchange {
     unit.reserved = true;
     unit.offset = window_plan_.own_staging[Index(index)];
     if (unit.offset < 0 && !(IsTurnOf(index) && PlaceInRing(index, bytes))) {
-      unit.overflow = memory::Buffer(ledger_, place_, memory::Tag::kBuckets, {bytes, 0});
+      unit.overflow = memory_.Allocate(memory::Tag::kBuckets, {bytes, 0});
       return unit.overflow.data();
     }
     unit.staged_in = backward_;
-    if (place_ == memory::Place::kNowhere) return nullptr;
+    if (memory_.is_dry()) return nullptr;
     std::memset(window_.data() + unit.offset, 0, static_cast<std::size_t>(bytes));
     return window_.data() + unit.offset;
   }
@@ -79,20 +79,20 @@ class WindowExchange final : public SliceExchange {
             fmt::format("the gradients of '{}' do not fit into the staging ring", NameOf(index)));
       }
       unit.staged_in = backward_;
-      if (place_ == memory::Place::kHost) {
+      if (!memory_.is_dry()) {
         std::memcpy(window_.data() + unit.offset, unit.overflow.data(),
                     static_cast<std::size_t>(bytes));
       }
       unit.overflow = memory::Buffer();
     }
     unit.sent = true;
-    if (place_ == memory::Place::kNowhere) return;
+    if (memory_.is_dry()) return;
     Descriptors(window_.data())[index] = {backward_, has_gradients ? unit.offset : plan::kAllZero};
     window_.Signal(window_plan_.published(index), backward_);
   }
 
   void Progress() override {
-    if (place_ == memory::Place::kNowhere) return;
+    if (memory_.is_dry()) return;
     while (consume_next_ < order_.size()) {
       const int index = order_[consume_next_];
       if (!state(index).sent) return;
@@ -104,7 +104,7 @@ class WindowExchange final : public SliceExchange {
   }
 
   void Finish() override {
-    if (place_ == memory::Place::kNowhere) return;
+    if (memory_.is_dry()) return;
     while (consume_next_ < order_.size()) AwaitAndConsume(order_[consume_next_]);
   }
 
@@ -142,7 +142,7 @@ class WindowExchange final : public SliceExchange {
   }
 
   bool IsConsumed(int index) {
-    if (place_ == memory::Place::kNowhere) return true;
+    if (memory_.is_dry()) return true;
     for (int rank = 0; rank < plan_.world_size; ++rank) {
       if (window_.Peek(rank, window_plan_.consumed(index)) < state(index).staged_in) return false;
     }
@@ -150,7 +150,7 @@ class WindowExchange final : public SliceExchange {
   }
 
   void WaitUntilConsumed(int index, std::uint64_t backward) {
-    if (place_ == memory::Place::kNowhere) return;
+    if (memory_.is_dry()) return;
     for (int rank = 0; rank < plan_.world_size; ++rank) {
       window_.Wait(rank, window_plan_.consumed(index), backward, NameOf(index).c_str());
     }
@@ -158,10 +158,16 @@ class WindowExchange final : public SliceExchange {
 
   // False when what lies in the ring cannot be sent before this unit.
   bool PlaceInRing(int index, std::int64_t bytes) {
-    const auto in_use = [this](int other) {
-      return (state(other).reserved && !state(other).sent) || !IsConsumed(other);
-    };
+    const auto is_open = [this](int unit) { return state(unit).reserved && !state(unit).sent; };
     while (true) {
+      // Looked at once: a peer that is done in between must not make it seem that nobody was in
+      // the way.
+      std::vector<int> unread;
+      std::ranges::copy_if(in_ring_, std::back_inserter(unread),
+                           [this](int unit) { return !IsConsumed(unit); });
+      const auto in_use = [&](int unit) {
+        return is_open(unit) || std::ranges::find(unread, unit) != unread.end();
+      };
       if (const auto placement = ring_.Place(index, bytes, in_use)) {
         std::erase_if(in_ring_, [&](int unit) {
           return std::find(placement->evicted.begin(), placement->evicted.end(), unit) !=
@@ -173,10 +179,8 @@ class WindowExchange final : public SliceExchange {
         return true;
       }
       // The oldest block that peers still read: once they have, there is room again.
-      const auto oldest = std::find_if(in_ring_.begin(), in_ring_.end(), [this](int unit) {
-        return !(state(unit).reserved && !state(unit).sent) && !IsConsumed(unit);
-      });
-      if (oldest == in_ring_.end()) return false;
+      const auto oldest = std::ranges::find_if_not(unread, is_open);
+      if (oldest == unread.end()) return false;
       const int unit = *oldest;
       // Peers wait for this rank to consume as it waits for them.
       if (state(unit).staged_in == backward_) {
@@ -235,8 +239,7 @@ class WindowExchange final : public SliceExchange {
   const plan::WindowPlan& window_plan_;
   comm::Comm& comm_;
   comm::Window& window_;
-  memory::Ledger& ledger_;
-  const memory::Place place_;
+  memory::Memory& memory_;
   const SumsOf sums_;
   const std::vector<int> order_;
   std::vector<memory::Claim> claims_;
@@ -253,10 +256,8 @@ class WindowExchange final : public SliceExchange {
 std::unique_ptr<SliceExchange> MakeWindowExchange(const plan::Plan& plan,
                                                   const plan::WindowPlan& window_plan,
                                                   comm::Comm& comm, comm::Window& window,
-                                                  memory::Ledger& ledger, memory::Place place,
-                                                  SumsOf sums) {
-  return std::make_unique<WindowExchange>(plan, window_plan, comm, window, ledger, place,
-                                          std::move(sums));
+                                                  memory::Memory& memory, SumsOf sums) {
+  return std::make_unique<WindowExchange>(plan, window_plan, comm, window, memory, std::move(sums));
 }
 
 }  // namespace ullage::grads

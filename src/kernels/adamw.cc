@@ -20,7 +20,7 @@ void AdamWTarget(const AdamWFactors& factors, const AdamWArrays& arrays, int64_t
 
 #else
 
-template <DType kGradient, bool kWriteWeight, DType kWeight>
+template <DType kGradient, DType kWeight>
 void AdamWVectors(const AdamWFactors& factors, const AdamWArrays& arrays, int64_t n) {
   const FloatTag tag;
   const auto gradient_factor = hn::Set(tag, factors.gradient_factor);
@@ -33,22 +33,21 @@ void AdamWVectors(const AdamWFactors& factors, const AdamWArrays& arrays, int64_
   const auto step_size = hn::Set(tag, factors.step_size);
   const auto sqrt_correction2 = hn::Set(tag, factors.sqrt_correction2);
   const Decay decay = factors.decay;
-  float* HWY_RESTRICT master = arrays.master;
+  void* HWY_RESTRICT weight = arrays.weights.weight;
+  void* HWY_RESTRICT extension = arrays.weights.extension;
   float* HWY_RESTRICT exp_avg = arrays.exp_avg;
   float* HWY_RESTRICT exp_avg_sq = arrays.exp_avg_sq;
   const void* HWY_RESTRICT gradient = arrays.gradient;
-  void* HWY_RESTRICT weight = arrays.weight;
 
   const int64_t whole = WholeVectors(n);
   for (int64_t i = 0; i < whole; i += VectorLanes()) {
     if (PrefetchIsDue(i)) {
-      PrefetchAfter<DType::kFloat32>(master, i);
+      PrefetchMastersAfter<kWeight>(weight, extension, i);
       PrefetchAfter<DType::kFloat32>(exp_avg, i);
       PrefetchAfter<DType::kFloat32>(exp_avg_sq, i);
       PrefetchAfter<kGradient>(gradient, i);
-      if constexpr (kWriteWeight) PrefetchAfter<kWeight>(weight, i);
     }
-    auto p = hn::LoadU(tag, master + i);
+    auto p = LoadMasters<kWeight>(weight, extension, i);
     auto m = hn::LoadU(tag, exp_avg + i);
     auto v = hn::LoadU(tag, exp_avg_sq + i);
     auto g = hn::Mul(gradient_factor, LoadFloats<kGradient>(gradient, i));
@@ -58,10 +57,9 @@ void AdamWVectors(const AdamWFactors& factors, const AdamWArrays& arrays, int64_
     if (decay == Decay::kDecoupled) p = hn::MulAdd(decay_factor, p, p);
     const auto divisor = hn::Add(hn::Div(hn::Sqrt(v), sqrt_correction2), eps);
     p = hn::Sub(p, hn::Div(hn::Mul(step_size, m), divisor));
-    hn::StoreU(p, tag, master + i);
     hn::StoreU(m, tag, exp_avg + i);
     hn::StoreU(v, tag, exp_avg_sq + i);
-    if constexpr (kWriteWeight) StoreFloats<kWeight>(p, weight, i);
+    StoreMasters<kWeight>(p, weight, extension, i);
   }
   reference::AdamWRange(factors, arrays, whole, n);
 }
@@ -69,16 +67,13 @@ void AdamWVectors(const AdamWFactors& factors, const AdamWArrays& arrays, int64_
 template <DType kGradient>
 void AdamWOfGradient(const AdamWFactors& factors, const AdamWArrays& arrays, int64_t n) {
   using enum DType;
-  if (arrays.weight == nullptr) {
-    return AdamWVectors<kGradient, false, kFloat32>(factors, arrays, n);
-  }
-  switch (arrays.weight_dtype) {
+  switch (arrays.weights.dtype) {
     case kFloat32:
-      return AdamWVectors<kGradient, true, kFloat32>(factors, arrays, n);
+      return AdamWVectors<kGradient, kFloat32>(factors, arrays, n);
     case kBFloat16:
-      return AdamWVectors<kGradient, true, kBFloat16>(factors, arrays, n);
+      return AdamWVectors<kGradient, kBFloat16>(factors, arrays, n);
     case kFloat16:
-      return AdamWVectors<kGradient, true, kFloat16>(factors, arrays, n);
+      return AdamWVectors<kGradient, kFloat16>(factors, arrays, n);
   }
 }
 
@@ -104,11 +99,10 @@ namespace ullage::kernels {
 
 HWY_EXPORT(AdamWTarget);
 
-void AdamW(const AdamWStep& step, float* master, DType gradient_dtype, const void* gradient,
-           float* exp_avg, float* exp_avg_sq, DType weight_dtype, void* weight, int64_t n) {
+void AdamW(const AdamWStep& step, const WeightRange& weights, DType gradient_dtype,
+           const void* gradient, float* exp_avg, float* exp_avg_sq, int64_t n) {
   HWY_DYNAMIC_DISPATCH(AdamWTarget)
-  (AdamWFactors(step),
-   {master, gradient_dtype, gradient, exp_avg, exp_avg_sq, weight_dtype, weight}, n);
+  (AdamWFactors(step), {weights, gradient_dtype, gradient, exp_avg, exp_avg_sq}, n);
 }
 
 }  // namespace ullage::kernels

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "base/dtype.h"
+#include "kernels/weights.h"
 
 namespace ullage::kernels {
 
@@ -26,19 +27,19 @@ struct AdamWStep {
 //   v = fma(beta2, v, ((1 - beta2) * g) * g)
 //   p = fma(-(lr * weight_decay), p, p)                             (decoupled)
 //   p = p - (lr / (1 - beta1^t) * m) / (sqrt(v) / sqrt(1 - beta2^t) + eps)
-// where p, m, v are master[i], exp_avg[i], exp_avg_sq[i]; division and square root are IEEE's.
-// What depends on the step alone is computed once, in double, and rounded to fp32. Without bias
-// correction both divisors are 1; with weight_decay 0 the decay lines are left out.
+// where p is the master of weight i and m, v are exp_avg[i], exp_avg_sq[i]; division and square
+// root are IEEE's. What depends on the step alone is computed once, in double, and rounded to fp32.
+// Without bias correction both divisors are 1; with weight_decay 0 the decay lines are left out.
 //
-// `weight`, unless null, receives the new p rounded to `weight_dtype` (nearest even) in the same
-// pass. The arrays must not overlap; 64-byte alignment is fastest. One thread: split ranges
-// anywhere, the result does not depend on it. Throws StateError when t < 1.
-void AdamW(const AdamWStep& step, float* master, DType gradient_dtype, const void* gradient,
-           float* exp_avg, float* exp_avg_sq, DType weight_dtype, void* weight, int64_t n);
+// Weight and extension are read and written in the same pass: LoadMaster, the update, StoreMaster.
+// The arrays must not overlap; 64-byte alignment is fastest. One thread: split ranges anywhere, the
+// result does not depend on it. Throws StateError when t < 1.
+void AdamW(const AdamWStep& step, const WeightRange& weights, DType gradient_dtype,
+           const void* gradient, float* exp_avg, float* exp_avg_sq, int64_t n);
 
 namespace reference {
-void AdamW(const AdamWStep& step, float* master, DType gradient_dtype, const void* gradient,
-           float* exp_avg, float* exp_avg_sq, DType weight_dtype, void* weight, int64_t n);
+void AdamW(const AdamWStep& step, const WeightRange& weights, DType gradient_dtype,
+           const void* gradient, float* exp_avg, float* exp_avg_sq, int64_t n);
 }  // namespace reference
 
 }  // namespace ullage::kernels

@@ -26,13 +26,11 @@ struct AdamWFactors {
 };
 
 struct AdamWArrays {
-  float* master;
+  WeightRange weights;
   DType gradient_dtype;
   const void* gradient;
   float* exp_avg;
   float* exp_avg_sq;
-  DType weight_dtype;
-  void* weight;  // or null
 };
 
 namespace reference {

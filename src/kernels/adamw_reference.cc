@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "kernels/adamw_internal.h"
-#include "kernels/scalar_cast.h"
+#include "kernels/scalar_master.h"
 #include "ullage/error.h"
 
 namespace ullage::kernels {
@@ -37,7 +37,7 @@ namespace reference {
 void AdamWRange(const AdamWFactors& factors, const AdamWArrays& arrays, int64_t begin,
                 int64_t end) {
   for (int64_t i = begin; i < end; ++i) {
-    float p = arrays.master[i];
+    float p = LoadMasterAt(arrays.weights, i);
     float m = arrays.exp_avg[i];
     float v = arrays.exp_avg_sq[i];
     float g = factors.gradient_factor * LoadFloat(arrays.gradient_dtype, arrays.gradient, i);
@@ -47,17 +47,15 @@ void AdamWRange(const AdamWFactors& factors, const AdamWArrays& arrays, int64_t 
     if (factors.decay == Decay::kDecoupled) p = std::fma(factors.decay_factor, p, p);
     const float divisor = std::sqrt(v) / factors.sqrt_correction2 + factors.eps;
     p = p - (factors.step_size * m) / divisor;
-    arrays.master[i] = p;
     arrays.exp_avg[i] = m;
     arrays.exp_avg_sq[i] = v;
-    if (arrays.weight != nullptr) StoreFloat(arrays.weight_dtype, arrays.weight, i, p);
+    StoreMasterAt(arrays.weights, i, p);
   }
 }
 
-void AdamW(const AdamWStep& step, float* master, DType gradient_dtype, const void* gradient,
-           float* exp_avg, float* exp_avg_sq, DType weight_dtype, void* weight, int64_t n) {
-  AdamWRange(AdamWFactors(step),
-             {master, gradient_dtype, gradient, exp_avg, exp_avg_sq, weight_dtype, weight}, 0, n);
+void AdamW(const AdamWStep& step, const WeightRange& weights, DType gradient_dtype,
+           const void* gradient, float* exp_avg, float* exp_avg_sq, int64_t n) {
+  AdamWRange(AdamWFactors(step), {weights, gradient_dtype, gradient, exp_avg, exp_avg_sq}, 0, n);
 }
 
 }  // namespace reference

@@ -1,5 +1,6 @@
 #include "kernels/exact_sum.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include <fmt/format.h>
@@ -26,6 +27,13 @@ void ExactSum::Normalize() {
 std::span<int64_t> ExactSum::words() {
   Normalize();
   return words_;
+}
+
+ExactSum ExactSum::FromWords(std::span<const int64_t, kWords> words) {
+  ExactSum sum;
+  std::ranges::copy(words, sum.words_.begin());
+  sum.Normalize();
+  return sum;
 }
 
 double ExactSum::ToDouble() const {

@@ -53,6 +53,10 @@ class ExactSum {
   // after it. The span is valid as long as this object.
   std::span<int64_t> words();
 
+  // The sum that `words` stand for, normalised or not: those of another ExactSum, or the total of
+  // several such, or what device::AddSumOfSquares left.
+  static ExactSum FromWords(std::span<const int64_t, kWords> words);
+
   // The sum rounded once, to nearest even; infinite when it exceeds the range of double.
   double ToDouble() const;
 

@@ -20,7 +20,7 @@ void SgdTarget(const SgdFactors& factors, const SgdArrays& arrays, int64_t n) {
 
 #else
 
-template <DType kGradient, bool kWriteWeight, DType kWeight>
+template <DType kGradient, DType kWeight>
 void SgdVectors(const SgdFactors& factors, const SgdArrays& arrays, int64_t n) {
   const FloatTag tag;
   const auto gradient_factor = hn::Set(tag, factors.gradient_factor);
@@ -31,20 +31,19 @@ void SgdVectors(const SgdFactors& factors, const SgdArrays& arrays, int64_t n) {
   const Momentum kind = factors.kind;
   const bool decay = factors.decay;
   const bool nesterov = factors.nesterov;
-  float* HWY_RESTRICT master = arrays.master;
+  void* HWY_RESTRICT weight = arrays.weights.weight;
+  void* HWY_RESTRICT extension = arrays.weights.extension;
   float* HWY_RESTRICT buffer = arrays.momentum_buffer;
   const void* HWY_RESTRICT gradient = arrays.gradient;
-  void* HWY_RESTRICT weight = arrays.weight;
 
   const int64_t whole = WholeVectors(n);
   for (int64_t i = 0; i < whole; i += VectorLanes()) {
     if (PrefetchIsDue(i)) {
-      PrefetchAfter<DType::kFloat32>(master, i);
+      PrefetchMastersAfter<kWeight>(weight, extension, i);
       PrefetchAfter<kGradient>(gradient, i);
       if (kind != Momentum::kNone) PrefetchAfter<DType::kFloat32>(buffer, i);
-      if constexpr (kWriteWeight) PrefetchAfter<kWeight>(weight, i);
     }
-    auto p = hn::LoadU(tag, master + i);
+    auto p = LoadMasters<kWeight>(weight, extension, i);
     auto g = hn::Mul(gradient_factor, LoadFloats<kGradient>(gradient, i));
     if (decay) g = hn::MulAdd(weight_decay, p, g);
     if (kind != Momentum::kNone) {
@@ -56,8 +55,7 @@ void SgdVectors(const SgdFactors& factors, const SgdArrays& arrays, int64_t n) {
       g = nesterov ? hn::MulAdd(momentum, b, g) : b;
     }
     p = hn::MulAdd(minus_lr, g, p);
-    hn::StoreU(p, tag, master + i);
-    if constexpr (kWriteWeight) StoreFloats<kWeight>(p, weight, i);
+    StoreMasters<kWeight>(p, weight, extension, i);
   }
   reference::SgdRange(factors, arrays, whole, n);
 }
@@ -65,14 +63,13 @@ void SgdVectors(const SgdFactors& factors, const SgdArrays& arrays, int64_t n) {
 template <DType kGradient>
 void SgdOfGradient(const SgdFactors& factors, const SgdArrays& arrays, int64_t n) {
   using enum DType;
-  if (arrays.weight == nullptr) return SgdVectors<kGradient, false, kFloat32>(factors, arrays, n);
-  switch (arrays.weight_dtype) {
+  switch (arrays.weights.dtype) {
     case kFloat32:
-      return SgdVectors<kGradient, true, kFloat32>(factors, arrays, n);
+      return SgdVectors<kGradient, kFloat32>(factors, arrays, n);
     case kBFloat16:
-      return SgdVectors<kGradient, true, kBFloat16>(factors, arrays, n);
+      return SgdVectors<kGradient, kBFloat16>(factors, arrays, n);
     case kFloat16:
-      return SgdVectors<kGradient, true, kFloat16>(factors, arrays, n);
+      return SgdVectors<kGradient, kFloat16>(factors, arrays, n);
   }
 }
 
@@ -98,10 +95,10 @@ namespace ullage::kernels {
 
 HWY_EXPORT(SgdTarget);
 
-void Sgd(const SgdStep& step, float* master, DType gradient_dtype, const void* gradient,
-         float* momentum_buffer, DType weight_dtype, void* weight, int64_t n) {
+void Sgd(const SgdStep& step, const WeightRange& weights, DType gradient_dtype,
+         const void* gradient, float* momentum_buffer, int64_t n) {
   HWY_DYNAMIC_DISPATCH(SgdTarget)
-  (SgdFactors(step), {master, gradient_dtype, gradient, momentum_buffer, weight_dtype, weight}, n);
+  (SgdFactors(step), {weights, gradient_dtype, gradient, momentum_buffer}, n);
 }
 
 }  // namespace ullage::kernels

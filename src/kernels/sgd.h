@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "base/dtype.h"
+#include "kernels/weights.h"
 
 namespace ullage::kernels {
 
@@ -23,19 +24,19 @@ struct SgdStep {
 //   b = g at t = 1, later fma(momentum, b, (1 - dampening) * g)
 //   g = nesterov ? fma(momentum, b, g) : b
 //   p = fma(-lr, g, p)
-// where p and b are master[i] and momentum_buffer[i]. With momentum 0 the two lines with b are
-// left out and momentum_buffer, which may be null, is not touched. At t = 1 the old contents of
-// momentum_buffer do not matter.
+// where p is the master of weight i and b is momentum_buffer[i]. With momentum 0 the two lines with
+// b are left out and momentum_buffer, which may be null, is not touched. At t = 1 the old contents
+// of momentum_buffer do not matter.
 //
-// `weight`, unless null, receives the new p rounded to `weight_dtype` (nearest even) in the same
-// pass. The arrays must not overlap; 64-byte alignment is fastest. One thread: split ranges
-// anywhere, the result does not depend on it. Throws StateError when t < 1.
-void Sgd(const SgdStep& step, float* master, DType gradient_dtype, const void* gradient,
-         float* momentum_buffer, DType weight_dtype, void* weight, int64_t n);
+// Weight and extension are read and written in the same pass: LoadMaster, the update, StoreMaster.
+// The arrays must not overlap; 64-byte alignment is fastest. One thread: split ranges anywhere, the
+// result does not depend on it. Throws StateError when t < 1.
+void Sgd(const SgdStep& step, const WeightRange& weights, DType gradient_dtype,
+         const void* gradient, float* momentum_buffer, int64_t n);
 
 namespace reference {
-void Sgd(const SgdStep& step, float* master, DType gradient_dtype, const void* gradient,
-         float* momentum_buffer, DType weight_dtype, void* weight, int64_t n);
+void Sgd(const SgdStep& step, const WeightRange& weights, DType gradient_dtype,
+         const void* gradient, float* momentum_buffer, int64_t n);
 }  // namespace reference
 
 }  // namespace ullage::kernels

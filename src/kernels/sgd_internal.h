@@ -24,12 +24,10 @@ struct SgdFactors {
 };
 
 struct SgdArrays {
-  float* master;
+  WeightRange weights;
   DType gradient_dtype;
   const void* gradient;
   float* momentum_buffer;  // may be null with Momentum::kNone
-  DType weight_dtype;
-  void* weight;  // or null
 };
 
 namespace reference {

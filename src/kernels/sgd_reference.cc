@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "kernels/scalar_cast.h"
+#include "kernels/scalar_master.h"
 #include "kernels/sgd_internal.h"
 #include "ullage/error.h"
 
@@ -29,7 +29,7 @@ namespace reference {
 
 void SgdRange(const SgdFactors& factors, const SgdArrays& arrays, int64_t begin, int64_t end) {
   for (int64_t i = begin; i < end; ++i) {
-    float p = arrays.master[i];
+    float p = LoadMasterAt(arrays.weights, i);
     float g = factors.gradient_factor * LoadFloat(arrays.gradient_dtype, arrays.gradient, i);
     if (factors.decay) g = std::fma(factors.weight_decay, p, g);
     if (factors.kind != Momentum::kNone) {
@@ -41,15 +41,13 @@ void SgdRange(const SgdFactors& factors, const SgdArrays& arrays, int64_t begin,
       g = factors.nesterov ? std::fma(factors.momentum, b, g) : b;
     }
     p = std::fma(factors.minus_lr, g, p);
-    arrays.master[i] = p;
-    if (arrays.weight != nullptr) StoreFloat(arrays.weight_dtype, arrays.weight, i, p);
+    StoreMasterAt(arrays.weights, i, p);
   }
 }
 
-void Sgd(const SgdStep& step, float* master, DType gradient_dtype, const void* gradient,
-         float* momentum_buffer, DType weight_dtype, void* weight, int64_t n) {
-  SgdRange(SgdFactors(step),
-           {master, gradient_dtype, gradient, momentum_buffer, weight_dtype, weight}, 0, n);
+void Sgd(const SgdStep& step, const WeightRange& weights, DType gradient_dtype,
+         const void* gradient, float* momentum_buffer, int64_t n) {
+  SgdRange(SgdFactors(step), {weights, gradient_dtype, gradient, momentum_buffer}, 0, n);
 }
 
 }  // namespace reference

@@ -1,4 +1,5 @@
-// A vector at a time: bf16, fp16 and fp32 arrays read into and written from float vectors.
+// A vector at a time: bf16, fp16 and fp32 arrays, and weights with their extensions, read into and
+// written from float vectors.
 // Compiled once for each instruction set; internal to the room.
 
 #include <cstdint>
@@ -69,21 +70,7 @@ HWY_INLINE void StoreFloats(FloatVector value, void* array, int64_t index) {
   }
 }
 
-// What StoreFloats would write and what LoadFloats would read, as bits in 32-bit lanes.
-template <DType kType>
-HWY_INLINE WordVector RoundedBits(FloatVector value) {
-  const WordTag word;
-  if constexpr (kType == DType::kFloat32) {
-    return hn::BitCast(word, value);
-  } else if constexpr (kType == DType::kBFloat16) {
-    return BFloat16Bits(value);
-  } else {
-    const hn::Rebind<hwy::float16_t, FloatTag> half;
-    const hn::Rebind<uint16_t, FloatTag> bits;
-    return hn::PromoteTo(word, hn::BitCast(bits, hn::DemoteTo(half, value)));
-  }
-}
-
+// The bits of a vector of elements, in 32-bit lanes.
 template <DType kType>
 HWY_INLINE WordVector LoadBits(const void* array, int64_t index) {
   const WordTag word;
@@ -92,6 +79,48 @@ HWY_INLINE WordVector LoadBits(const void* array, int64_t index) {
   } else {
     const hn::Rebind<uint16_t, FloatTag> half;
     return hn::PromoteTo(word, hn::LoadU(half, static_cast<const uint16_t*>(array) + index));
+  }
+}
+
+// The lower half of each lane.
+HWY_INLINE void StoreLow16(WordVector bits, void* array, int64_t index) {
+  const hn::Rebind<uint16_t, FloatTag> half;
+  hn::StoreU(hn::TruncateTo(half, bits), half, static_cast<uint16_t*>(array) + index);
+}
+
+// The masters of a vector of weights, see Note [Master in 16 + 16 bit].
+template <DType kWeight>
+HWY_INLINE FloatVector LoadMasters(const void* weight, const void* extension, int64_t index) {
+  if constexpr (kWeight == DType::kFloat32) {
+    return LoadFloats<DType::kFloat32>(weight, index);
+  } else if constexpr (kWeight == DType::kFloat16) {
+    return LoadFloats<DType::kFloat32>(extension, index);
+  } else {
+    const WordTag word;
+    const hn::RebindToSigned<FloatTag> signed_word;
+    const hn::Rebind<int16_t, FloatTag> half;
+    const auto high = hn::ShiftLeft<16>(LoadBits<kWeight>(weight, index));
+    const auto low =
+        hn::PromoteTo(signed_word, hn::LoadU(half, static_cast<const int16_t*>(extension) + index));
+    return hn::BitCast(FloatTag(), hn::Add(high, hn::BitCast(word, low)));
+  }
+}
+
+template <DType kWeight>
+HWY_INLINE void StoreMasters(FloatVector master, void* weight, void* extension, int64_t index) {
+  if constexpr (kWeight == DType::kBFloat16) {
+    const WordTag word;
+    const auto given = hn::BitCast(word, master);
+    const auto quiet = hn::Or(hn::And(given, hn::Set(word, 0x80000000)), hn::Set(word, 0x7fc00000));
+    const auto is_nan = hn::RebindMask(word, hn::IsNaN(master));
+    const auto bits = hn::IfThenElse(is_nan, quiet, given);
+    StoreLow16(hn::ShiftRight<16>(hn::Add(bits, hn::Set(word, 0x8000))), weight, index);
+    StoreLow16(bits, extension, index);
+  } else {
+    StoreFloats<kWeight>(master, weight, index);
+    if constexpr (kWeight == DType::kFloat16) {
+      StoreFloats<DType::kFloat32>(master, extension, index);
+    }
   }
 }
 
@@ -107,6 +136,12 @@ HWY_INLINE void PrefetchAfter(const void* array, int64_t index) {
   const auto address = reinterpret_cast<uintptr_t>(array) +
                        static_cast<uintptr_t>((index + kPrefetchElements) * ElementBytes(kType));
   hwy::Prefetch(reinterpret_cast<const char*>(address));
+}
+template <DType kWeight>
+HWY_INLINE void PrefetchMastersAfter(const void* weight, const void* extension, int64_t index) {
+  PrefetchAfter<kWeight>(weight, index);
+  if constexpr (kWeight == DType::kBFloat16) PrefetchAfter<DType::kBFloat16>(extension, index);
+  if constexpr (kWeight == DType::kFloat16) PrefetchAfter<DType::kFloat32>(extension, index);
 }
 
 // How many elements a loop over whole vectors covers.

@@ -14,40 +14,45 @@ namespace HWY_NAMESPACE {
 
 #if ULLAGE_PLAIN_TARGET
 
-int64_t AdoptWritesTarget(DType weight_dtype, const void* weight, float* master, int64_t n) {
-  return reference::AdoptWrites(weight_dtype, weight, master, n);
+int64_t AdoptWritesTarget(const void* before, const WeightRange& after, int64_t n) {
+  return reference::AdoptWrites(before, after, n);
 }
 
 #else
 
 template <DType kWeight>
-int64_t AdoptWritesVectors(const void* weight, float* master, int64_t n) {
+int64_t AdoptWritesVectors(const void* before, const WeightRange& after, int64_t n) {
   const FloatTag tag;
   int64_t changed = 0;
   const int64_t whole = WholeVectors(n);
   for (int64_t i = 0; i < whole; i += VectorLanes()) {
-    const auto old = hn::LoadU(tag, master + i);
-    const auto differ = hn::Ne(RoundedBits<kWeight>(old), LoadBits<kWeight>(weight, i));
+    const auto differ = hn::Ne(LoadBits<kWeight>(before, i), LoadBits<kWeight>(after.weight, i));
     // Nearly always: most weights are as the last step left them.
     if (hn::AllFalse(WordTag(), differ)) continue;
-    const auto written = LoadFloats<kWeight>(weight, i);
-    const auto both_nan = hn::And(hn::IsNaN(old), hn::IsNaN(written));
+    const auto written = LoadFloats<kWeight>(after.weight, i);
+    const auto both_nan = hn::And(hn::IsNaN(LoadFloats<kWeight>(before, i)), hn::IsNaN(written));
     const auto adopt = hn::AndNot(both_nan, hn::RebindMask(tag, differ));
-    hn::StoreU(hn::IfThenElse(adopt, written, old), tag, master + i);
     changed += static_cast<int64_t>(hn::CountTrue(tag, adopt));
+    if constexpr (kWeight == DType::kBFloat16) {
+      const auto kept = LoadBits<kWeight>(after.extension, i);
+      StoreLow16(hn::IfThenZeroElse(hn::RebindMask(WordTag(), adopt), kept), after.extension, i);
+    } else if constexpr (kWeight == DType::kFloat16) {
+      const auto kept = LoadFloats<DType::kFloat32>(after.extension, i);
+      StoreFloats<DType::kFloat32>(hn::IfThenElse(adopt, written, kept), after.extension, i);
+    }
   }
   return changed +
-         reference::AdoptWrites(kWeight, At(kWeight, weight, whole), master + whole, n - whole);
+         reference::AdoptWrites(At(kWeight, before, whole), Skip(after, whole), n - whole);
 }
 
-int64_t AdoptWritesTarget(DType weight_dtype, const void* weight, float* master, int64_t n) {
-  switch (weight_dtype) {
+int64_t AdoptWritesTarget(const void* before, const WeightRange& after, int64_t n) {
+  switch (after.dtype) {
     case DType::kFloat32:
-      return AdoptWritesVectors<DType::kFloat32>(weight, master, n);
+      return AdoptWritesVectors<DType::kFloat32>(before, after, n);
     case DType::kBFloat16:
-      return AdoptWritesVectors<DType::kBFloat16>(weight, master, n);
+      return AdoptWritesVectors<DType::kBFloat16>(before, after, n);
     case DType::kFloat16:
-      return AdoptWritesVectors<DType::kFloat16>(weight, master, n);
+      return AdoptWritesVectors<DType::kFloat16>(before, after, n);
   }
   return 0;
 }
@@ -63,8 +68,8 @@ namespace ullage::kernels {
 
 HWY_EXPORT(AdoptWritesTarget);
 
-int64_t AdoptWrites(DType weight_dtype, const void* weight, float* master, int64_t n) {
-  return HWY_DYNAMIC_DISPATCH(AdoptWritesTarget)(weight_dtype, weight, master, n);
+int64_t AdoptWrites(const void* before, const WeightRange& after, int64_t n) {
+  return HWY_DYNAMIC_DISPATCH(AdoptWritesTarget)(before, after, n);
 }
 
 }  // namespace ullage::kernels

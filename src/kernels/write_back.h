@@ -1,20 +1,22 @@
-// Carrying a user's write to a 16-bit weight over to its fp32 master.
+// Carrying a user's write to 16-bit weights over to their fp32 masters.
 #pragma once
 
 #include <cstdint>
 
-#include "base/dtype.h"
+#include "kernels/weights.h"
 
 namespace ullage::kernels {
 
-// For every i in [0, n) where master[i] rounded to `weight_dtype` is not weight[i], bit for bit
-// (so +0 is not -0, but any NaN equals any NaN), sets master[i] to weight[i]. The others keep the
-// digits that the weight has no room for. Returns how many were set. The arrays must not overlap;
-// 64-byte alignment is fastest. One thread.
-int64_t AdoptWrites(DType weight_dtype, const void* weight, float* master, int64_t n);
+// `after` holds weights that may have been written to and the extensions from before; before[i] is
+// the weight, of the same type, that element i had then. An element whose weight is no longer that,
+// bit for bit (so +0 is not -0, but any NaN equals any NaN), loses its extension: its master
+// becomes the value of the written weight. The others keep the digits that the weight has no room
+// for. fp32 weights are their own master: there only the count is made. Returns how many differ.
+// The arrays must not overlap; 64-byte alignment is fastest. One thread.
+int64_t AdoptWrites(const void* before, const WeightRange& after, int64_t n);
 
 namespace reference {
-int64_t AdoptWrites(DType weight_dtype, const void* weight, float* master, int64_t n);
+int64_t AdoptWrites(const void* before, const WeightRange& after, int64_t n);
 }  // namespace reference
 
 }  // namespace ullage::kernels

@@ -1,34 +1,21 @@
 #include <cmath>
 
-#include "kernels/scalar_cast.h"
+#include "kernels/scalar_master.h"
 #include "kernels/write_back.h"
 
 namespace ullage::kernels::reference {
-namespace {
 
-uint32_t RoundedBits(DType dtype, float value) {
-  switch (dtype) {
-    case DType::kFloat32:
-      return std::bit_cast<uint32_t>(value);
-    case DType::kBFloat16:
-      return BFloat16FromFloat(value);
-    case DType::kFloat16:
-      return Float16FromFloat(value);
-  }
-  return 0;
-}
-
-}  // namespace
-
-int64_t AdoptWrites(DType weight_dtype, const void* weight, float* master, int64_t n) {
+int64_t AdoptWrites(const void* before, const WeightRange& after, int64_t n) {
   int64_t changed = 0;
   for (int64_t i = 0; i < n; ++i) {
-    const float written = LoadFloat(weight_dtype, weight, i);
-    // The value of a 16-bit number rounds to that number, so equal bits are equal weights.
-    if (RoundedBits(weight_dtype, master[i]) == RoundedBits(weight_dtype, written)) continue;
-    if (std::isnan(master[i]) && std::isnan(written)) continue;
-    master[i] = written;
+    const float old = LoadFloat(after.dtype, before, i);
+    const float written = LoadFloat(after.dtype, after.weight, i);
+    // Different bits of the 16-bit types are different bits, or another NaN, in fp32 as well.
+    if (std::bit_cast<uint32_t>(old) == std::bit_cast<uint32_t>(written)) continue;
+    if (std::isnan(old) && std::isnan(written)) continue;
     ++changed;
+    if (after.dtype == DType::kBFloat16) StoreBits16(after.extension, i, 0);
+    if (after.dtype == DType::kFloat16) StoreFloat(DType::kFloat32, after.extension, i, written);
   }
   return changed;
 }

@@ -3,8 +3,9 @@
 #include <algorithm>
 
 namespace ullage::layout {
+
 std::vector<Unit> MakeUnits(const std::vector<ParameterSpec>& parameters, std::int64_t unit_bytes,
-                            bool slice_weights, int world_size) {
+                            bool slice_weights, int world_size, std::int64_t slice_multiple) {
   std::vector<Unit> units;
   // At most one unit of each kind is open: small parameters that stay whole lie between large
   // ones, and each kind should still be packed densely. A unit takes its place in the order when
@@ -40,7 +41,7 @@ std::vector<Unit> MakeUnits(const std::vector<ParameterSpec>& parameters, std::i
     unit.members.push_back({static_cast<int>(i), slot->end, spec.numel});
     unit.numel += spec.numel;
     slot->end += room;
-    unit.slice_numel = RoundUp(slot->end, kAlignment * world_size) / world_size;
+    unit.slice_numel = RoundUp(slot->end, slice_multiple * world_size) / world_size;
   }
   return units;
 }

@@ -61,9 +61,11 @@ struct Piece {
 
 // Packs `parameters` in their order into units of about `unit_bytes` (a larger parameter gets a
 // unit of its own). `slice_weights`: whether weights are sliced (stage 3 on more than one rank).
-// Parameters without elements belong to no unit.
+// Every slice has a multiple of `slice_multiple` elements, itself one of kAlignment. Parameters
+// without elements belong to no unit.
 std::vector<Unit> MakeUnits(const std::vector<ParameterSpec>& parameters, std::int64_t unit_bytes,
-                            bool slice_weights, int world_size);
+                            bool slice_weights, int world_size,
+                            std::int64_t slice_multiple = kAlignment);
 
 // The pieces of `unit` that `rank` owns, in the order of the slice.
 std::vector<Piece> PiecesOfSlice(const Unit& unit, int rank);

@@ -6,15 +6,22 @@
 
 namespace ullage::memory {
 
-void Ledger::Add(Tag tag, std::int64_t bytes) {
+void Ledger::Add(Tag tag, std::int64_t bytes, Tier tier) {
+  const auto t = static_cast<std::size_t>(tag);
   std::lock_guard lock(mutex_);
-  now_[static_cast<std::size_t>(tag)] += bytes;
+  now_[t] += bytes;
+  std::int64_t& on_tier = now_on_[static_cast<std::size_t>(tier)][t];
+  on_tier += bytes;
+  std::int64_t& peak = peak_on_[static_cast<std::size_t>(tier)][t];
+  peak = std::max(peak, on_tier);
   NotePeaks();
 }
 
-void Ledger::Subtract(Tag tag, std::int64_t bytes) {
+void Ledger::Subtract(Tag tag, std::int64_t bytes, Tier tier) {
+  const auto t = static_cast<std::size_t>(tag);
   std::lock_guard lock(mutex_);
-  now_[static_cast<std::size_t>(tag)] -= bytes;
+  now_[t] -= bytes;
+  now_on_[static_cast<std::size_t>(tier)][t] -= bytes;
 }
 
 Phase Ledger::Enter(Phase phase) {
@@ -36,6 +43,16 @@ void Ledger::NotePeaks() {
 TagBytes Ledger::now() const {
   std::lock_guard lock(mutex_);
   return now_;
+}
+
+TagBytes Ledger::now(Tier tier) const {
+  std::lock_guard lock(mutex_);
+  return now_on_[static_cast<std::size_t>(tier)];
+}
+
+TagBytes Ledger::peak(Tier tier) const {
+  std::lock_guard lock(mutex_);
+  return peak_on_[static_cast<std::size_t>(tier)];
 }
 
 TagBytes Ledger::peak() const {

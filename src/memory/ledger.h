@@ -15,20 +15,25 @@ inline constexpr std::array<std::string_view, kPhaseCount> kPhaseNames = {
     "load", "forward", "backward", "step", "idle"};
 
 using plan::Tag;
+using plan::Tier;
 using TagBytes = std::array<std::int64_t, plan::kTagCount>;
 
 // One for each engine, so one for each rank. Thread-safe.
 class Ledger {
  public:
-  void Add(Tag tag, std::int64_t bytes);
-  void Subtract(Tag tag, std::int64_t bytes);
+  void Add(Tag tag, std::int64_t bytes, Tier tier = Tier::kDevice);
+  void Subtract(Tag tag, std::int64_t bytes, Tier tier = Tier::kDevice);
   // What is allocated from now on is counted under `phase`; returns the phase before.
   Phase Enter(Phase phase);
 
+  // Of all tiers together.
   TagBytes now() const;
   TagBytes peak() const;  // of each tag by itself
   TagBytes peak_in(Phase phase) const;
   std::int64_t peak_total() const;  // of all tags together
+  // Of one tier.
+  TagBytes now(Tier tier) const;
+  TagBytes peak(Tier tier) const;
 
  private:
   void NotePeaks();
@@ -37,6 +42,8 @@ class Ledger {
   Phase phase_ = Phase::kIdle;
   TagBytes now_{};
   TagBytes peak_{};
+  std::array<TagBytes, plan::kTierCount> now_on_{};
+  std::array<TagBytes, plan::kTierCount> peak_on_{};
   std::array<TagBytes, kPhaseCount> peak_in_{};
   std::int64_t peak_total_ = 0;
 };

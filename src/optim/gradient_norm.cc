@@ -6,6 +6,7 @@
 #include <mutex>
 #include <vector>
 
+#include "kernels/device.h"
 #include "kernels/norm.h"
 #include "optim/parallel_ranges.h"
 
@@ -23,48 +24,125 @@ struct Message {
 
 }  // namespace
 
-GradientNorm MeasureGradient(const plan::Plan& plan, const grads::GradientReducer& gradients,
-                             comm::Comm& comm, std::uint32_t item) {
+struct NormMeter::Part {
   kernels::ExactSum sum;
   std::int64_t overflowed = kNone;
-  std::mutex mutex;
-  for (std::size_t u = 0; u < plan.units.size(); ++u) {
-    const int unit = static_cast<int>(u);
-    const float* sums = gradients.Sums(unit);
-    if (!plan.units[u].unit.trainable || sums == nullptr) continue;
-    const std::int64_t numel = plan.units[u].unit.slice_numel;
-    ForRanges(0, numel, kGrain, [&](std::int64_t first, std::int64_t last) {
-      kernels::SquareSum part;
-      kernels::AddSumOfSquares(sums + first, last - first, part);
-      std::lock_guard lock(mutex);
-      sum.Add(part.sum);
-      if (part.first_non_finite >= 0) {
-        const int parameter = gradients.ParameterAt(unit, first + part.first_non_finite);
-        overflowed = std::min(overflowed, std::int64_t{parameter});
-      }
-    });
+};
+
+NormMeter::NormMeter(const plan::Plan& plan, grads::GradientReducer& gradients, comm::Comm& comm,
+                     memory::Memory& memory)
+    : plan_(plan),
+      gradients_(gradients),
+      comm_(comm),
+      memory_(memory),
+      read_when_complete_(plan.units.size(), !plan.sums_in_weight_dtype) {
+  if (!memory.is_cuda()) {
+    read_when_complete_.assign(plan.units.size(), true);
+    return;
   }
+  for (std::size_t u = 0; u < plan.units.size(); ++u) {
+    if (plan.units[u].unit.dtype == DType::kFloat32 || plan.units[u].home == plan::Tier::kDevice) {
+      read_when_complete_[u] = true;
+    }
+  }
+  static_assert(sizeof(kernels::device::SquareSumWords) == plan::kNormResultBytes);
+  on_device_ = memory.Allocate(memory::Tag::kBuckets, plan::NormBytes(plan));
+  on_host_ = memory.Allocate(memory::Tag::kBuckets, plan::NormBytes(plan), plan::Tier::kHost);
+  if (memory.is_dry()) return;
+  Clear();
+  gradients.Listen({[this](int parameter, DType dtype, const void* gradient, std::int64_t numel) {
+                      Came(parameter, dtype, gradient, numel);
+                    },
+                    [this](int unit) { Restart(unit); }});
+}
+
+void NormMeter::Clear() {
+  kernels::device::ClearSquareSums(
+      Results(), static_cast<std::int64_t>(plan_.parameters.size() + plan_.units.size()),
+      Operators().stream());
+}
+
+void NormMeter::Came(int parameter, DType dtype, const void* gradient, std::int64_t numel) {
+  kernels::device::AddSumOfSquares(dtype, gradient, numel, Results() + parameter,
+                                   Operators().stream());
+}
+
+void NormMeter::Restart(int unit) {
+  read_when_complete_[Index(unit)] = true;
+  for (const layout::Member& member : plan_.units[Index(unit)].unit.members) {
+    kernels::device::ClearSquareSums(Results() + member.parameter, 1, Operators().stream());
+  }
+}
+
+GradientNorm NormMeter::Measure(std::uint32_t item) {
+  Part part;
+  for (std::size_t u = 0; u < plan_.units.size() && !memory_.is_dry(); ++u) {
+    const int unit = static_cast<int>(u);
+    if (!plan_.units[u].unit.trainable || !read_when_complete_[u]) continue;
+    const grads::UnitSums sums = gradients_.Of(unit);
+    if (memory_.OnCuda(plan_.units[u].home)) {
+      kernels::device::AddSumOfSquares(sums.dtype, sums.data, plan_.units[u].unit.slice_numel,
+                                       Results() + plan_.parameters.size() + u,
+                                       Operators().stream());
+    } else {
+      AddUnitOnHost(unit, part);
+    }
+  }
+  if (memory_.is_cuda() && !memory_.is_dry()) AddFromDevice(part);
 
   Message mine{};
-  std::ranges::copy(sum.words(), mine.words.begin());
-  mine.overflowed = overflowed;
-  std::vector<Message> all(static_cast<std::size_t>(comm.world_size()), mine);
-  comm.AllGather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)), item);
+  std::ranges::copy(part.sum.words(), mine.words.begin());
+  mine.overflowed = part.overflowed;
+  std::vector<Message> all(static_cast<std::size_t>(comm_.world_size()), mine);
+  comm_.AllGather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)), item);
 
-  kernels::ExactSum total;
+  Part total;
   for (const Message& message : all) {
-    kernels::ExactSum part;
-    std::ranges::copy(message.words, part.words().begin());
-    total.Add(part);
-    overflowed = std::min(overflowed, message.overflowed);
+    total.sum.Add(kernels::ExactSum::FromWords(message.words));
+    total.overflowed = std::min(total.overflowed, message.overflowed);
   }
   GradientNorm norm;
-  norm.sum_of_squares = total.ToDouble();
-  if (overflowed != kNone) {
+  norm.sum_of_squares = total.sum.ToDouble();
+  if (total.overflowed != kNone) {
     norm.is_finite = false;
-    norm.overflowed = static_cast<int>(overflowed);
+    norm.overflowed = static_cast<int>(total.overflowed);
   }
   return norm;
+}
+
+void NormMeter::AddUnitOnHost(int unit, Part& part) const {
+  const grads::UnitSums sums = gradients_.Of(unit);
+  std::mutex mutex;
+  ForRanges(0, plan_.units[Index(unit)].unit.slice_numel, kGrain,
+            [&](std::int64_t first, std::int64_t last) {
+              kernels::SquareSum squares;
+              kernels::AddSumOfSquares(sums.dtype, sums.data + first * ElementBytes(sums.dtype),
+                                       last - first, squares);
+              std::lock_guard lock(mutex);
+              part.sum.Add(squares.sum);
+              if (squares.first_non_finite < 0) return;
+              const std::int64_t at = first + squares.first_non_finite;
+              part.overflowed =
+                  std::min<std::int64_t>(part.overflowed, gradients_.ParameterAt(unit, at));
+            });
+}
+
+void NormMeter::AddFromDevice(Part& part) {
+  const torchx::Queue operators = Operators();
+  operators.Copy(on_host_.data(), on_device_.data(), on_device_.size());
+  Clear();
+  operators.Finish();
+  const auto* results = on_host_.as<const kernels::device::SquareSumWords>();
+  const std::size_t parameters = plan_.parameters.size();
+  for (std::size_t i = 0; i < parameters + plan_.units.size(); ++i) {
+    part.sum.Add(kernels::ExactSum::FromWords(results[i].words));
+    const std::int64_t at = results[i].first_non_finite;
+    if (at == kernels::device::SquareSumWords::kNone) continue;
+    const auto parameter = i < parameters
+                               ? static_cast<std::int64_t>(i)
+                               : gradients_.ParameterAt(static_cast<int>(i - parameters), at);
+    part.overflowed = std::min(part.overflowed, parameter);
+  }
 }
 
 }  // namespace ullage::optim

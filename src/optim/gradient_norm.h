@@ -1,10 +1,13 @@
 // The global norm of the gradient: one pass over the owned sums, one exchange between ranks.
 #pragma once
 
-#include <string>
+#include <cstdint>
+#include <vector>
 
 #include "comm/comm.h"
 #include "grads/gradient_reducer.h"
+#include "kernels/device.h"
+#include "memory/buffer.h"
 
 namespace ullage::optim {
 
@@ -14,10 +17,42 @@ struct GradientNorm {
   int overflowed = -1;        // the first parameter, in order, with an inf or nan; -1: none
 };
 
-// Collective, once for each step: it is also the exchange after which no rank reads old weights
-// any more. The result is the same on every rank and does not depend on how the gradients are
-// split over ranks and units. Pass the step's number as `item`.
-GradientNorm MeasureGradient(const plan::Plan& plan, const grads::GradientReducer& gradients,
-                             comm::Comm& comm, std::uint32_t item);
+// Measures the sums of one engine. Gradients that leave a CUDA device as they come are measured
+// before; the rest where it lies when Measure is called.
+class NormMeter {
+ public:
+  // All references must outlive this. Listens to the reducer.
+  NormMeter(const plan::Plan& plan, grads::GradientReducer& gradients, comm::Comm& comm,
+            memory::Memory& memory);
+
+  // Collective, once for each step after GradientReducer::Complete: it is also the exchange after
+  // which no rank reads old weights any more. On CUDA it waits for all queued work. The result is
+  // the same on every rank and does not depend on how the gradients are split over ranks, units
+  // and tiers. Pass the step's number as `item`.
+  GradientNorm Measure(std::uint32_t item);
+
+ private:
+  struct Part;
+
+  void Came(int parameter, DType dtype, const void* gradient, std::int64_t numel);
+  void Restart(int unit);
+  void AddUnitOnHost(int unit, Part& part) const;
+  void AddFromDevice(Part& part);
+  void Clear();
+  kernels::device::SquareSumWords* Results() const {
+    return on_device_.as<kernels::device::SquareSumWords>();
+  }
+  torchx::Queue Operators() const { return torchx::Queue::OfOperators(memory_.device()); }
+  static std::size_t Index(int index) { return static_cast<std::size_t>(index); }
+
+  const plan::Plan& plan_;
+  grads::GradientReducer& gradients_;
+  comm::Comm& comm_;
+  memory::Memory& memory_;
+  // On CUDA: one result for each parameter that is measured as it comes, and one for each unit.
+  memory::Buffer on_device_;
+  memory::Buffer on_host_;                // its copy
+  std::vector<bool> read_when_complete_;  // by unit
+};
 
 }  // namespace ullage::optim

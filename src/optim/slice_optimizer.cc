@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "kernels/adamw.h"
-#include "kernels/sgd.h"
+#include "kernels/cast.h"
+#include "kernels/device.h"
 #include "kernels/write_back.h"
 #include "optim/parallel_ranges.h"
 
@@ -17,27 +17,26 @@ constexpr std::int64_t kGrain = 1 << 16;  // elements for one thread
 SliceOptimizer::SliceOptimizer(const plan::Plan& plan, const OptimizerSettings& settings,
                                const Groups& groups, params::ParameterStore& weights,
                                grads::GradientReducer& gradients, comm::Comm& comm,
-                               memory::Ledger& ledger, memory::Place place)
+                               memory::Memory& memory)
     : plan_(plan),
       settings_(settings),
       groups_(groups),
       weights_(weights),
       gradients_(gradients),
       comm_(comm),
-      place_(place),
+      memory_(memory),
       units_(plan.units.size()),
-      tile_(ledger, place, memory::Tag::kBuckets, {plan.sums_tile_bytes, 0}) {
+      tile_(memory.Allocate(memory::Tag::kBuckets, {plan.sums_tile_bytes, 0})) {
   for (std::size_t u = 0; u < plan.units.size(); ++u) {
     const plan::UnitPlan& unit = plan.units[u];
     UnitState& state = units_[u];
     if (unit.state == plan::StateShare::kNone) continue;
-    state.numel = unit.state == plan::StateShare::kWhole ? unit.unit.padded_numel(plan.world_size)
-                                                         : unit.unit.slice_numel;
-    state.master = memory::Buffer(ledger, place, memory::Tag::kMaster,
-                                  plan::MasterBytes(unit, comm.rank(), plan.world_size));
-    state.moments =
-        memory::Buffer(ledger, place, memory::Tag::kMoments,
-                       plan::MomentBytes(unit, comm.rank(), plan.world_size, plan.moments));
+    state.numel = plan.HeldNumel(static_cast<int>(u));
+    state.extension = memory.Allocate(
+        memory::Tag::kMaster, plan::MasterBytes(unit, comm.rank(), plan.world_size), unit.home);
+    state.moments = memory.Allocate(
+        memory::Tag::kMoments, plan::MomentBytes(unit, comm.rank(), plan.world_size, plan.moments),
+        unit.home);
     state.segments = MakeSegments(static_cast<int>(u));
   }
 }
@@ -66,58 +65,131 @@ std::vector<SliceOptimizer::Segment> SliceOptimizer::MakeSegments(int index) con
   return segments;
 }
 
-std::byte* SliceOptimizer::Weights(int index) const {
-  return unit_plan(index).state == plan::StateShare::kWhole ? weights_.WholeWeights(index)
-                                                            : weights_.OwnWeights(index);
+kernels::WeightRange SliceOptimizer::Range(int index, std::int64_t first) const {
+  const memory::Buffer& extension = units_[static_cast<std::size_t>(index)].extension;
+  return kernels::Skip({unit_plan(index).unit.dtype, weights_.Home(index), extension.data()},
+                       first);
 }
 
-float* SliceOptimizer::Master(int index) const {
-  const plan::UnitPlan& plan = unit_plan(index);
-  if (plan.state == plan::StateShare::kNone) return nullptr;
-  if (plan.has_master) return units_[static_cast<std::size_t>(index)].master.as<float>();
-  return reinterpret_cast<float*>(Weights(index));
+void SliceOptimizer::StoreMaster(int index, std::int64_t first, std::span<const float> values) {
+  weights_.AwaitUpdate(index);
+  const kernels::WeightRange range = Range(index, first);
+  const auto numel = static_cast<std::int64_t>(values.size());
+  const bool frozen = unit_plan(index).state == plan::StateShare::kNone;
+  if (!OnCuda(index)) {
+    if (frozen) {
+      kernels::Convert(DType::kFloat32, values.data(), range.dtype, range.weight, numel);
+    } else {
+      kernels::StoreMaster(range, values.data(), numel);
+    }
+    return;
+  }
+  const memory::Buffer tile = memory_.Allocate(memory::Tag::kData, {4 * numel, 0});
+  const torchx::Queue queue = torchx::Queue::OfOperators(memory_.device());
+  queue.Copy(tile.data(), values.data(), 4 * numel);
+  if (frozen) {
+    kernels::device::Convert(DType::kFloat32, tile.data(), range.dtype, range.weight, numel,
+                             queue.stream());
+  } else {
+    kernels::device::StoreMaster(range, tile.as<float>(), numel, queue.stream());
+  }
+  queue.Finish();
+}
+
+void SliceOptimizer::LoadMaster(int index, std::int64_t first, std::span<float> values) {
+  weights_.AwaitUpdate(index);
+  const kernels::WeightRange range = Range(index, first);
+  const auto numel = static_cast<std::int64_t>(values.size());
+  const bool frozen = unit_plan(index).state == plan::StateShare::kNone;
+  if (!OnCuda(index)) {
+    if (frozen) {
+      kernels::Convert(range.dtype, range.weight, DType::kFloat32, values.data(), numel);
+    } else {
+      kernels::LoadMaster(range, values.data(), numel);
+    }
+    return;
+  }
+  const memory::Buffer tile = memory_.Allocate(memory::Tag::kData, {4 * numel, 0});
+  const torchx::Queue queue = torchx::Queue::OfOperators(memory_.device());
+  if (frozen) {
+    kernels::device::Convert(range.dtype, range.weight, DType::kFloat32, tile.data(), numel,
+                             queue.stream());
+  } else {
+    kernels::device::LoadMaster(range, tile.as<float>(), numel, queue.stream());
+  }
+  queue.Copy(values.data(), tile.data(), 4 * numel);
+  queue.Finish();
+}
+
+StateArrays SliceOptimizer::Arrays(int index) const {
+  const UnitState& state = units_[static_cast<std::size_t>(index)];
+  StateArrays arrays;
+  arrays.weights = weights_.Home(index);
+  arrays.weights_bytes = state.numel * ElementBytes(unit_plan(index).unit.dtype);
+  arrays.extension = state.extension.data();
+  arrays.extension_bytes = state.extension.size();
+  arrays.moments = state.moments.data();
+  arrays.moments_bytes = state.moments.size();
+  arrays.gradients = gradients_.Of(index);
+  arrays.gradients_bytes = unit_plan(index).unit.slice_numel * ElementBytes(arrays.gradients.dtype);
+  return arrays;
 }
 
 void SliceOptimizer::Update(int index, const StepParameters& step) {
   const plan::UnitPlan& plan = unit_plan(index);
-  if (plan.state == plan::StateShare::kSlice) {
-    if (place_ == memory::Place::kNowhere) return;
-    return UpdateRange(index, 0, plan.unit.slice_numel, gradients_.Sums(index), step);
+  StateArrays arrays = Arrays(index);
+  void* const stream = Stream();
+  if (plan.state == plan::StateShare::kSlice || plan_.world_size == 1) {
+    if (memory_.is_dry()) return;
+    return UpdateArrays(index, step, arrays, OnCuda(index), stream);
   }
   const std::int64_t tile_numel = tile_.size() / 4;
   for (int owner = 0; owner < plan_.world_size; ++owner) {
     const std::int64_t begin = owner * plan.unit.slice_numel;
     if (owner == comm_.rank()) {
-      if (place_ == memory::Place::kNowhere) continue;
-      UpdateRange(index, begin, begin + plan.unit.slice_numel, gradients_.Sums(index), step);
+      if (memory_.is_dry()) continue;
+      arrays.gradients = gradients_.Of(index);
+      UpdateRange(index, begin, begin + plan.unit.slice_numel, arrays, step, OnCuda(index), stream);
       continue;
     }
     for (std::int64_t first = 0; first < plan.unit.slice_numel; first += tile_numel) {
       const std::int64_t count = std::min(tile_numel, plan.unit.slice_numel - first);
       gradients_.ReadSums(owner, index, first, count, tile_.as<float>());
-      if (place_ == memory::Place::kNowhere) continue;
-      UpdateRange(index, begin + first, begin + first + count, tile_.as<float>(), step);
+      if (memory_.is_dry()) continue;
+      arrays.gradients = {DType::kFloat32, tile_.data()};
+      UpdateRange(index, begin + first, begin + first + count, arrays, step, OnCuda(index), stream);
     }
   }
 }
 
+void SliceOptimizer::UpdateArrays(int index, const StepParameters& step, const StateArrays& arrays,
+                                  bool on_cuda, void* stream) {
+  UpdateRange(index, 0, unit_plan(index).unit.slice_numel, arrays, step, on_cuda, stream);
+}
+
 void SliceOptimizer::UpdateRange(int index, std::int64_t begin, std::int64_t end,
-                                 const float* gradients, const StepParameters& step) {
-  const plan::UnitPlan& plan = unit_plan(index);
-  UnitState& state = units_[static_cast<std::size_t>(index)];
-  float* const master = Master(index);
-  std::byte* const weights = plan.has_master ? Weights(index) : nullptr;
-  float* const first_moment = state.moments.as<float>();
-  const DType dtype = plan.unit.dtype;
+                                 const StateArrays& arrays, const StepParameters& step,
+                                 bool on_cuda, void* stream) {
+  const UnitState& state = units_[static_cast<std::size_t>(index)];
+  auto* const first_moment = reinterpret_cast<float*>(arrays.moments);
+  const grads::UnitSums& gradients = arrays.gradients;
+  const kernels::WeightRange weights{unit_plan(index).unit.dtype, arrays.weights, arrays.extension};
+  const auto for_ranges = [&](std::int64_t first, std::int64_t last, const auto& body) {
+    if (on_cuda) {
+      body(first, last);
+    } else {
+      ForRanges(first, last, kGrain, body);
+    }
+  };
   for (const Segment& segment : state.segments) {
     const std::int64_t segment_begin = std::max(segment.begin, begin);
     const std::int64_t segment_end = std::min(segment.end, end);
     if (segment_begin >= segment_end) continue;
     const Group& group = groups_.groups[static_cast<std::size_t>(segment.group)];
-    ForRanges(segment_begin, segment_end, kGrain, [&](std::int64_t first, std::int64_t last) {
+    for_ranges(segment_begin, segment_end, [&](std::int64_t first, std::int64_t last) {
       const std::int64_t n = last - first;
-      std::byte* weight = weights == nullptr ? nullptr : weights + first * ElementBytes(dtype);
-      const float* gradient = gradients + (first - begin);
+      const kernels::WeightRange range = kernels::Skip(weights, first);
+      const std::byte* gradient = gradients.data + (first - begin) * ElementBytes(gradients.dtype);
       if (settings_.type == OptimizerType::kAdam) {
         kernels::AdamWStep adam;
         adam.lr = step.lr * group.lr_factor;
@@ -129,8 +201,14 @@ void SliceOptimizer::UpdateRange(int index, std::int64_t begin, std::int64_t end
         adam.bias_correction = settings_.bias_correction;
         adam.t = step.t;
         adam.gradient_factor = step.gradient_factor;
-        kernels::AdamW(adam, master + first, DType::kFloat32, gradient, first_moment + first,
-                       first_moment + state.numel + first, dtype, weight, n);
+        float* exp_avg = first_moment + first;
+        float* exp_avg_sq = first_moment + state.numel + first;
+        if (on_cuda) {
+          kernels::device::AdamW(adam, range, gradients.dtype, gradient, exp_avg, exp_avg_sq, n,
+                                 stream);
+        } else {
+          kernels::AdamW(adam, range, gradients.dtype, gradient, exp_avg, exp_avg_sq, n);
+        }
       } else {
         kernels::SgdStep sgd;
         sgd.lr = step.lr * group.lr_factor;
@@ -140,28 +218,23 @@ void SliceOptimizer::UpdateRange(int index, std::int64_t begin, std::int64_t end
         sgd.nesterov = settings_.nesterov;
         sgd.t = step.t;
         sgd.gradient_factor = step.gradient_factor;
-        float* buffer = state.moments.empty() ? nullptr : first_moment + first;
-        kernels::Sgd(sgd, master + first, DType::kFloat32, gradient, buffer, dtype, weight, n);
+        float* buffer = first_moment == nullptr ? nullptr : first_moment + first;
+        if (on_cuda) {
+          kernels::device::Sgd(sgd, range, gradients.dtype, gradient, buffer, n, stream);
+        } else {
+          kernels::Sgd(sgd, range, gradients.dtype, gradient, buffer, n);
+        }
       }
     });
   }
 }
 
-void SliceOptimizer::AdoptWrite(int index, int parameter) {
-  const plan::UnitPlan& plan = unit_plan(index);
-  if (!plan.has_master || place_ == memory::Place::kNowhere) return;
-  const auto adopt = [&](std::int64_t offset, std::int64_t numel) {
-    kernels::AdoptWrites(plan.unit.dtype, Weights(index) + offset * ElementBytes(plan.unit.dtype),
-                         Master(index) + offset, numel);
-  };
-  if (plan.state == plan::StateShare::kWhole) {
-    for (const layout::Member& member : plan.unit.members) {
-      if (member.parameter == parameter) adopt(member.offset, member.numel);
-    }
-    return;
-  }
-  for (const layout::Piece& piece : layout::PiecesOfSlice(plan.unit, comm_.rank())) {
-    if (piece.parameter == parameter) adopt(piece.slice_offset, piece.numel);
+void SliceOptimizer::AdoptWrite(int index, std::int64_t first, std::int64_t numel,
+                                const void* before) {
+  if (OnCuda(index)) {
+    kernels::device::AdoptWrites(before, Range(index, first), numel, Stream());
+  } else {
+    kernels::AdoptWrites(before, Range(index, first), numel);
   }
 }
 

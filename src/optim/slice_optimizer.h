@@ -1,9 +1,13 @@
 // The optimizer on slices: master weights, moments, and the update in one pass.
 #pragma once
 
+#include <span>
 #include <vector>
 
 #include "grads/gradient_reducer.h"
+#include "kernels/adamw.h"
+#include "kernels/sgd.h"
+#include "kernels/weights.h"
 #include "memory/buffer.h"
 #include "optim/parameter_groups.h"
 #include "params/parameter_store.h"
@@ -20,24 +24,39 @@ struct StepParameters {
   float gradient_factor = 1;  // multiplies the summed gradients
 };
 
+// What an update of one unit reads and writes: all that this rank holds of it.
+struct StateArrays {
+  std::byte* weights = nullptr;
+  std::byte* extension = nullptr;  // what 16-bit weights lack of their fp32 values
+  std::byte* moments = nullptr;    // one array after the other
+  grads::UnitSums gradients;
+  std::int64_t weights_bytes = 0, extension_bytes = 0, moments_bytes = 0, gradients_bytes = 0;
+};
+
 class SliceOptimizer {
  public:
   // All references must outlive the optimizer.
   SliceOptimizer(const plan::Plan& plan, const OptimizerSettings& settings, const Groups& groups,
                  params::ParameterStore& weights, grads::GradientReducer& gradients,
-                 comm::Comm& comm, memory::Ledger& ledger, memory::Place place);
+                 comm::Comm& comm, memory::Memory& memory);
 
-  // fp32 weights of what this rank updates: its slice, or the whole unit (stage 0). Lies in the
-  // weights themselves when those are fp32. Null for frozen units and in a dry run.
-  float* Master(int unit) const;
+  // The exact fp32 values of elements from `first` on of what this rank holds of `unit`
+  // (Plan::HeldNumel), frozen units included. Not in a dry run.
+  void StoreMaster(int unit, std::int64_t first, std::span<const float> values);
+  void LoadMaster(int unit, std::int64_t first, std::span<float> values);
 
-  // Updates what this rank holds of a trainable unit from its gradient sums, and writes the
-  // 16-bit weights in the same pass.
+  // Updates what this rank holds of a trainable unit from its gradient sums, and with it the
+  // weights, in one pass. The update of units at home on a CUDA device is only queued.
   void Update(int unit, const StepParameters& step);
 
-  // The user wrote to the 16-bit weights of `parameter`: elements whose value changed are taken
-  // into the master.
-  void AdoptWrite(int unit, int parameter);
+  // Where the state of `unit` lies at home.
+  StateArrays Arrays(int unit) const;
+  // Updates `arrays`, copies of those at home, on the device's `stream` or on the host.
+  void UpdateArrays(int unit, const StepParameters& step, const StateArrays& arrays, bool on_cuda,
+                    void* stream);
+
+  // The user wrote to weights that this rank holds: ParameterStore::WriteListener.
+  void AdoptWrite(int unit, std::int64_t first, std::int64_t numel, const void* before);
 
  private:
   struct Segment {  // of one group; offsets in what this rank holds
@@ -46,16 +65,19 @@ class SliceOptimizer {
     int group;
   };
   struct UnitState {
-    memory::Buffer master;   // 16-bit weights only
-    memory::Buffer moments;  // one array after the other, each as long as what this rank holds
+    memory::Buffer extension;  // what 16-bit weights lack of their fp32 values
+    memory::Buffer moments;    // one array after the other, each as long as what this rank holds
     std::vector<Segment> segments;
     std::int64_t numel = 0;  // what this rank holds, padding included
   };
 
   std::vector<Segment> MakeSegments(int unit) const;
-  void UpdateRange(int unit, std::int64_t begin, std::int64_t end, const float* gradients,
-                   const StepParameters& step);
-  std::byte* Weights(int unit) const;
+  // Elements [begin, end); the gradients of `arrays` begin with those of `begin`.
+  void UpdateRange(int unit, std::int64_t begin, std::int64_t end, const StateArrays& arrays,
+                   const StepParameters& step, bool on_cuda, void* stream);
+  kernels::WeightRange Range(int unit, std::int64_t first) const;
+  bool OnCuda(int unit) const { return memory_.OnCuda(unit_plan(unit).home); }
+  void* Stream() const { return torchx::Queue::OfOperators(memory_.device()).stream(); }
   const plan::UnitPlan& unit_plan(int unit) const {
     return plan_.units[static_cast<std::size_t>(unit)];
   }
@@ -66,7 +88,7 @@ class SliceOptimizer {
   params::ParameterStore& weights_;
   grads::GradientReducer& gradients_;
   comm::Comm& comm_;
-  const memory::Place place_;
+  memory::Memory& memory_;
   std::vector<UnitState> units_;
   memory::Buffer tile_;  // a peer's gradient sums, when every rank updates everything
 };

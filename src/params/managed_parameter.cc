@@ -1,11 +1,10 @@
 #include "params/managed_parameter.h"
 
 #include <ATen/ops/empty.h>
-#include <c10/core/CPUAllocator.h>
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
+#include <utility>
 
 #include "torchx/dtype.h"
 #include "torchx/storage.h"
@@ -26,9 +25,8 @@ ManagedParameter::ManagedParameter(ParameterStore& store, int index, int unit,
           "clone "
           "it; if the engine is gone, make the model again or export it first",
           spec.name, spec.name)),
-      storage_(torchx::MakeAbsentStorage(
-          spec.numel * ElementBytes(spec.dtype),
-          store.place_ == memory::Place::kHost ? c10::kCPU : c10::kMeta)) {
+      storage_(torchx::MakeAbsentStorage(spec.numel * ElementBytes(spec.dtype),
+                                         store.memory_.device())) {
   SetAbsent();
 }
 
@@ -36,15 +34,35 @@ ManagedParameter::~ManagedParameter() {
   torchx::Unregister(storage_);
 }
 
-void ManagedParameter::Release(bool written) {
-  if (written) {
-    // The pin is let go even when the write cannot be completed.
-    try {
-      store_.WriteBack(*this);
-    } catch (...) {
-      store_.ReleaseUnit(unit_);
-      throw;
-    }
+bool ManagedParameter::NeedsCopyToWrite() const {
+  const plan::UnitPlan& plan = store_.unit_plan(unit_);
+  return spec_.trainable && MasterExtensionBytes(spec_.dtype) > 0 && plan.resident &&
+         plan.home == plan::Tier::kDevice;
+}
+
+void ManagedParameter::Acquire(bool to_write) {
+  store_.AcquireUnit(unit_);
+  if (!to_write || !NeedsCopyToWrite()) return;
+  try {
+    before_.push_back(store_.CopyOfHome(*this));
+  } catch (...) {
+    store_.ReleaseUnit(unit_);
+    throw;
+  }
+}
+
+void ManagedParameter::Release(torchx::Outcome outcome) {
+  memory::Buffer before;
+  if (outcome != torchx::Outcome::kRead && NeedsCopyToWrite()) {
+    before = std::move(before_.back());
+    before_.pop_back();
+  }
+  // The pin is let go even when the write cannot be completed.
+  try {
+    if (outcome == torchx::Outcome::kWritten) store_.WriteBack(*this, std::move(before));
+  } catch (...) {
+    store_.ReleaseUnit(unit_);
+    throw;
   }
   store_.ReleaseUnit(unit_);
 }
@@ -58,13 +76,16 @@ void ManagedParameter::Bind(std::vector<at::Tensor> tensors) {
 }
 
 void ManagedParameter::Unbind() {
-  const void* present = storage_.unsafeGetStorageImpl()->data();
-  c10::Storage own(c10::make_intrusive<c10::StorageImpl>(
-      c10::StorageImpl::use_byte_size_t(), static_cast<std::int64_t>(storage_.nbytes()),
-      c10::GetCPUAllocator(), /*resizable=*/true));
-  std::memcpy(own.mutable_data(), present, storage_.nbytes());
+  const at::Tensor own =
+      at::empty(spec_.shape,
+                at::TensorOptions().dtype(torchx::ToTorch(spec_.dtype)).device(storage_.device()));
+  const torchx::Queue operators = torchx::Queue::OfOperators(storage_.device());
+  operators.Copy(own.mutable_data_ptr(), storage_.unsafeGetStorageImpl()->data(),
+                 static_cast<std::int64_t>(storage_.nbytes()));
+  operators.Finish();
   for (const at::Tensor& tensor : tensors_) {
-    torchx::Bind(tensor, own, torchx::ToTorch(spec_.dtype), spec_.shape, /*managed=*/false);
+    torchx::Bind(tensor, own.storage(), torchx::ToTorch(spec_.dtype), spec_.shape,
+                 /*managed=*/false);
   }
   tensors_.clear();
 }

@@ -17,8 +17,8 @@ class ManagedParameter final : public torchx::ManagedStorage {
                    const layout::ParameterSpec& spec);
   ~ManagedParameter() override;
 
-  void Acquire() override { store_.AcquireUnit(unit_); }
-  void Release(bool written) override;
+  void Acquire(bool to_write) override;
+  void Release(torchx::Outcome outcome) override;
 
   // Puts the parameter's storage under `tensors`, whose old storages are released.
   void Bind(std::vector<at::Tensor> tensors);
@@ -47,6 +47,11 @@ class ManagedParameter final : public torchx::ManagedStorage {
   const std::string absent_message_;
   c10::Storage storage_;
   std::vector<at::Tensor> tensors_;
+  bool NeedsCopyToWrite() const;
+
+  // The weights before the writes that are going on, where an operator writes to those at home: by
+  // depth, since scopes of Gather() may hold what an operator writes to.
+  std::vector<memory::Buffer> before_;
 };
 
 }  // namespace ullage::params

@@ -18,44 +18,55 @@
 #include "ullage/error.h"
 
 namespace ullage::params {
-namespace {
-
-// Fingerprint of the exchange that precedes a write to a sliced unit.
-constexpr std::uint32_t kWriteItem = 0x57000000;
-
-}  // namespace
-
 ParameterStore::ParameterStore(const plan::Plan& plan, const plan::WindowPlan& window_plan,
-                               comm::Comm& comm, comm::Window& window, memory::Ledger& ledger,
-                               memory::Place place)
+                               comm::Comm& comm, comm::Window& window, memory::Memory& memory)
     : plan_(plan),
       window_plan_(window_plan),
       comm_(comm),
       window_(window),
-      ledger_(ledger),
-      place_(place),
-      ring_memory_(ledger, place, memory::Tag::kSlots, {plan.ring_bytes, 0}),
+      memory_(memory),
+      copies_(torchx::Queue::Beside(memory.device())),
+      ring_memory_(memory.Allocate(memory::Tag::kSlots, {plan.ring_bytes, 0})),
       ring_(plan.ring_bytes),
       units_(plan.units.size()) {
   parameters_.resize(plan.parameters.size());
   for (std::size_t u = 0; u < plan.units.size(); ++u) {
     const int index = static_cast<int>(u);
-    claims_.emplace_back(ledger, memory::Tag::kWeights,
-                         plan::WeightBytes(plan.units[u], comm.rank(), plan.world_size));
+    AllocateWeights(index);
     for (const layout::Member& member : unit(index).members) {
       const auto p = static_cast<std::size_t>(member.parameter);
       parameters_[p] = std::make_unique<ManagedParameter>(*this, member.parameter, index, member,
                                                           plan.parameters[p]);
       state(index).members.push_back(parameters_[p].get());
     }
-    if (!unit(index).sliced) MarkPresent(index, WholeWeights(index));
+    if (unit_plan(index).resident) MarkPresent(index, ResidentWeights(index));
+  }
+}
+
+void ParameterStore::AllocateWeights(int index) {
+  const plan::UnitPlan& plan = unit_plan(index);
+  UnitState& unit_state = state(index);
+  const bool in_window = window_plan_.weights[static_cast<std::size_t>(index)] >= 0;
+  const plan::BufferBytes home = plan::HomeBytes(plan, comm_.rank(), plan_.world_size);
+  const plan::BufferBytes resident = plan::ResidentBytes(plan, plan_.world_size);
+  if (in_window) {
+    claims_.push_back(memory_.Note(memory::Tag::kWeights, plan.resident ? resident : home,
+                                   plan.resident ? plan::Tier::kDevice : plan.home));
+  } else if (plan.resident) {
+    unit_state.resident = memory_.Allocate(memory::Tag::kWeights, resident);
+  }
+  const bool home_elsewhere = plan.resident ? plan.home != plan::Tier::kDevice : !in_window;
+  if (home_elsewhere) {
+    unit_state.home = memory_.Allocate(memory::Tag::kWeights, home, plan.home);
   }
 }
 
 ParameterStore::~ParameterStore() {
-  if (place_ == memory::Place::kNowhere) return;
+  if (memory_.is_dry()) return;
+  copies_.Finish();
+  Operators().Finish();
   for (const auto& parameter : parameters_) {
-    if (parameter != nullptr && !unit(parameter->unit()).sliced) parameter->Unbind();
+    if (parameter != nullptr && unit_plan(parameter->unit()).resident) parameter->Unbind();
   }
   for (UnitState& state : units_) {
     if (state.is_present) {
@@ -67,32 +78,42 @@ ParameterStore::~ParameterStore() {
 void ParameterStore::Bind(int parameter, std::vector<at::Tensor> tensors) {
   const auto p = static_cast<std::size_t>(parameter);
   if (parameters_[p] != nullptr) return parameters_[p]->Bind(std::move(tensors));
-  // Without elements there is nothing to manage, but the dtype must fit the others'.
+  // Without elements there is nothing to manage, but dtype and device must fit the others'.
   const layout::ParameterSpec& spec = plan_.parameters[p];
-  const c10::Device device = place_ == memory::Place::kHost ? c10::kCPU : c10::kMeta;
   for (const at::Tensor& tensor : tensors) {
-    const at::Tensor empty = at::empty(
-        spec.shape, at::TensorOptions().dtype(torchx::ToTorch(spec.dtype)).device(device));
+    const at::Tensor empty =
+        at::empty(spec.shape,
+                  at::TensorOptions().dtype(torchx::ToTorch(spec.dtype)).device(memory_.device()));
     torchx::Bind(tensor, empty.storage(), torchx::ToTorch(spec.dtype), spec.shape, false);
   }
 }
 
-std::byte* ParameterStore::WholeWeights(int index) const {
+std::byte* ParameterStore::ResidentWeights(int index) const {
+  if (!state(index).resident.empty()) return state(index).resident.data();
   if (window_.data() == nullptr) return nullptr;
   return window_.data() + window_plan_.weights[static_cast<std::size_t>(index)];
 }
 
-std::byte* ParameterStore::OwnWeights(int index) const {
-  std::byte* weights = WholeWeights(index);
-  if (weights == nullptr || unit(index).sliced) return weights;
+std::byte* ParameterStore::Home(int index) const {
+  if (!state(index).home.empty()) return state(index).home.data();
+  std::byte* weights = ResidentWeights(index);  // or the slice in the window
+  const plan::UnitPlan& plan = unit_plan(index);
+  if (weights == nullptr || !plan.resident || plan.state != plan::StateShare::kSlice) {
+    return weights;
+  }
   return weights + comm_.rank() * SliceBytes(index);
 }
 
 void ParameterStore::BeginUpdate() {
   std::lock_guard lock(mutex_);
+  // What is copied from now on finds the work of this step done: places in the ring may be taken
+  // without asking for the last use of what lay there, and no copy reads weights as they change.
+  copies_.After(Operators().Mark());
+  copies_.Finish();
+  uses_.Restart();
   for (std::size_t u = 0; u < units_.size(); ++u) {
     const int index = static_cast<int>(u);
-    if (!unit(index).sliced || !unit(index).trainable || !units_[u].is_present) continue;
+    if (unit_plan(index).resident || !unit(index).trainable || !units_[u].is_present) continue;
     if (units_[u].pins > 0) {
       throw StateError(
           fmt::format("the weights of '{}' are held while the optimizer step is to change them",
@@ -104,9 +125,40 @@ void ParameterStore::BeginUpdate() {
   }
 }
 
+void ParameterStore::AnnounceUpdate(int index) {
+  std::lock_guard lock(mutex_);
+  state(index).is_changing = true;
+}
+
+void ParameterStore::FailUpdates(const std::string& reason) {
+  {
+    std::lock_guard lock(mutex_);
+    failure_ = reason;
+  }
+  updated_.notify_all();
+}
+
+void ParameterStore::AwaitUpdate(int index) const {
+  std::unique_lock lock(mutex_);
+  updated_.wait(lock, [&] { return !state(index).is_changing || !failure_.empty(); });
+  if (state(index).is_changing) {
+    throw StateError(
+        fmt::format("the weights of '{}' were not updated, because the update failed: {}",
+                    state(index).members.front()->name(), failure_));
+  }
+}
+
 void ParameterStore::Publish(int index) {
   std::lock_guard lock(mutex_);
   UnitState& unit_state = state(index);
+  if (std::exchange(unit_state.is_changing, false)) updated_.notify_all();
+  const plan::UnitPlan& plan = unit_plan(index);
+  if (plan.resident && !unit_state.home.empty() && !memory_.is_dry()) {
+    const bool is_slice = plan.state == plan::StateShare::kSlice;
+    copies_.Copy(ResidentWeights(index) + (is_slice ? comm_.rank() * SliceBytes(index) : 0),
+                 unit_state.home.data(), unit_state.home.size());
+    unit_state.ready = copies_.Mark();
+  }
   window_.Signal(window_plan_.version(index), ++unit_state.version);
 }
 
@@ -115,16 +167,18 @@ void ParameterStore::EndUpdate() {
   bool fetched = false;
   for (std::size_t u = 0; u < units_.size(); ++u) {
     const int index = static_cast<int>(u);
-    const bool slices_elsewhere =
-        !unit(index).sliced && plan_.units[u].state == plan::StateShare::kSlice;
+    const bool slices_elsewhere = unit_plan(index).resident &&
+                                  unit_plan(index).state == plan::StateShare::kSlice &&
+                                  plan_.world_size > 1;
     if (slices_elsewhere) {
       fetched = true;
       for (int step = 1; step < plan_.world_size; ++step) {
         const int peer = (comm_.rank() + step) % plan_.world_size;
         const std::int64_t offset = peer * SliceBytes(index);
         std::span<std::byte> destination;
-        if (place_ == memory::Place::kHost) {
-          destination = {WholeWeights(index) + offset, static_cast<std::size_t>(SliceBytes(index))};
+        if (!memory_.is_dry()) {
+          destination = {ResidentWeights(index) + offset,
+                         static_cast<std::size_t>(SliceBytes(index))};
         }
         window_.Read(peer, window_plan_.version(index), units_[u].version,
                      window_plan_.weights[u] + offset, destination, "new weights");
@@ -141,13 +195,19 @@ void ParameterStore::EndUpdate() {
 }
 
 void ParameterStore::AcquireUnit(int index) {
-  if (!unit(index).sliced) return;
+  const bool resident = unit_plan(index).resident;
+  if (resident && !memory_.is_cuda()) return;
+  AwaitUpdate(index);
   std::lock_guard lock(mutex_);
   UnitState& unit_state = state(index);
+  if (resident) return Operators().After(unit_state.ready);
   ++unit_state.pins;
-  if (unit_state.is_present) return;
   try {
-    Gather(index);
+    if (!unit_state.is_present) Gather(index, /*ahead=*/false);
+    if (std::exchange(unit_state.is_ahead, false)) ahead_bytes_ -= GatheredBytes(index);
+    uses_.Use(index);
+    Operators().After(unit_state.ready);
+    GatherAhead();
   } catch (...) {
     --unit_state.pins;
     throw;
@@ -155,26 +215,41 @@ void ParameterStore::AcquireUnit(int index) {
 }
 
 void ParameterStore::ReleaseUnit(int index) {
-  if (!unit(index).sliced) return;
+  if (unit_plan(index).resident) return;
   std::lock_guard lock(mutex_);
   UnitState& unit_state = state(index);
-  if (--unit_state.pins == 0 && !unit_state.overflow.empty()) {
-    MarkAbsent(index);
-    unit_state.overflow = memory::Buffer();
-  }
+  if (--unit_state.pins > 0) return;
+  unit_state.last_use = Operators().Mark();
+  if (unit_state.overflow.empty()) return;
+  MarkAbsent(index);
+  unit_state.overflow = memory::Buffer();
 }
 
-void ParameterStore::Gather(int index) {
+void ParameterStore::GatherAhead() {
+  if (plan_.prefetch_bytes == 0) return;
+  uses_.ForExpected([this](int index) {
+    if (state(index).is_present) return true;
+    if (state(index).is_changing) return false;
+    if (ahead_bytes_ + GatheredBytes(index) > plan_.prefetch_bytes) return false;
+    return Gather(index, /*ahead=*/true);
+  });
+}
+
+bool ParameterStore::Gather(int index, bool ahead) {
   UnitState& unit_state = state(index);
-  const std::int64_t slice_bytes = SliceBytes(index);
-  const std::int64_t bytes = slice_bytes * plan_.world_size;
-  const auto placement =
-      ring_.Place(index, bytes, [this](int other) { return state(other).pins > 0; });
+  const std::int64_t bytes = GatheredBytes(index);
+  const auto placement = ring_.Place(index, bytes, [this, ahead](int other) {
+    return state(other).pins > 0 || (ahead && state(other).is_ahead);
+  });
   std::byte* destination = nullptr;
   if (placement.has_value()) {
-    for (const int evicted : placement->evicted) MarkAbsent(evicted);
+    for (const int evicted : placement->evicted) {
+      copies_.After(state(evicted).last_use);
+      MarkAbsent(evicted);
+    }
     if (ring_memory_.data() != nullptr) destination = ring_memory_.data() + placement->offset;
   } else {
+    if (ahead) return false;
     ++statistics_.overflows;
     if (!std::exchange(warned_of_overflow_, true)) {
       LogWarn("params", fmt::format("one operator needs more weights than the ring of {} holds: {} "
@@ -182,32 +257,49 @@ void ParameterStore::Gather(int index) {
                                     FormatBytes(ring_.capacity()), FormatBytes(bytes),
                                     unit_state.members.front()->name()));
     }
-    unit_state.overflow = memory::Buffer(ledger_, place_, memory::Tag::kSlots, {bytes, 0});
+    unit_state.overflow = memory_.Allocate(memory::Tag::kSlots, {bytes, 0});
     destination = unit_state.overflow.data();
+    copies_.After(Operators().Mark());  // the memory comes from the operators' queue
   }
   try {
-    for (int step = 0; step < plan_.world_size; ++step) {
-      const int owner = (comm_.rank() + step) % plan_.world_size;
-      std::span<std::byte> slice;
-      if (destination != nullptr) {
-        slice = {destination + owner * slice_bytes, static_cast<std::size_t>(slice_bytes)};
-      }
-      if (owner == comm_.rank()) {
-        if (!slice.empty()) std::memcpy(slice.data(), OwnWeights(index), slice.size());
-        continue;
-      }
-      window_.Read(owner, window_plan_.version(index), unit_state.version,
-                   window_plan_.weights[static_cast<std::size_t>(index)], slice,
-                   unit_state.members.front()->name().c_str());
-    }
+    CopySlices(index, destination);
   } catch (...) {
     ring_.Remove(index);
     unit_state.overflow = memory::Buffer();
     throw;
   }
+  unit_state.ready = copies_.Mark();
   ++statistics_.gathers;
   statistics_.gathered_bytes += bytes;
+  if (ahead) {
+    ++statistics_.ahead;
+    ahead_bytes_ += bytes;
+    unit_state.is_ahead = true;
+  }
   MarkPresent(index, destination);
+  return true;
+}
+
+void ParameterStore::CopySlices(int index, std::byte* destination) {
+  if (!unit(index).sliced) {
+    if (destination != nullptr) copies_.Copy(destination, Home(index), GatheredBytes(index));
+    return;
+  }
+  const std::int64_t slice_bytes = SliceBytes(index);
+  for (int step = 0; step < plan_.world_size; ++step) {
+    const int owner = (comm_.rank() + step) % plan_.world_size;
+    std::span<std::byte> slice;
+    if (destination != nullptr) {
+      slice = {destination + owner * slice_bytes, static_cast<std::size_t>(slice_bytes)};
+    }
+    if (owner == comm_.rank()) {
+      if (!slice.empty()) copies_.Copy(slice.data(), Home(index), slice_bytes);
+      continue;
+    }
+    window_.Read(owner, window_plan_.version(index), state(index).version,
+                 window_plan_.weights[static_cast<std::size_t>(index)], slice,
+                 state(index).members.front()->name().c_str());
+  }
 }
 
 void ParameterStore::MarkPresent(int index, std::byte* data) {
@@ -221,32 +313,8 @@ void ParameterStore::MarkAbsent(int index) {
   UnitState& unit_state = state(index);
   unit_state.present = nullptr;
   unit_state.is_present = false;
+  if (std::exchange(unit_state.is_ahead, false)) ahead_bytes_ -= GatheredBytes(index);
   for (ManagedParameter* member : unit_state.members) member->SetAbsent();
-}
-
-void ParameterStore::WriteBack(ManagedParameter& parameter) {
-  const int index = parameter.unit();
-  if (unit(index).sliced) {
-    // Note [Writes to sliced parameters]: every rank has applied the same operator to its own
-    // gathered copy, made of old slices. Only when all have done so may the slices change; peers
-    // that gather later wait for the new version. A rank that does not write is found by the
-    // fingerprint or the timeout.
-    comm_.Barrier(kWriteItem | static_cast<std::uint32_t>(index));
-    std::lock_guard lock(mutex_);
-    UnitState& unit_state = state(index);
-    if (unit_state.present != nullptr) {
-      const std::int64_t element_bytes = ElementBytes(unit(index).dtype);
-      const std::int64_t slice_begin = comm_.rank() * unit(index).slice_numel;
-      for (const layout::Piece& piece : layout::PiecesOfSlice(unit(index), comm_.rank())) {
-        if (piece.parameter != parameter.index()) continue;
-        std::memcpy(OwnWeights(index) + piece.slice_offset * element_bytes,
-                    unit_state.present + (slice_begin + piece.slice_offset) * element_bytes,
-                    static_cast<std::size_t>(piece.numel * element_bytes));
-      }
-    }
-    window_.Signal(window_plan_.version(index), ++unit_state.version);
-  }
-  if (on_write_) on_write_(index, parameter.index());
 }
 
 void ParameterStore::CheckBindings() {
@@ -262,49 +330,29 @@ void ParameterStore::CheckBindings() {
   }
 }
 
-// By value: Bind replaces the list that `tensor` comes from.
-void ParameterStore::Adopt(ManagedParameter& parameter, at::Tensor tensor) {
-  const layout::ParameterSpec& spec = parameter.spec();
-  const at::Tensor values = tensor.detach();
-  if (values.sizes() != c10::IntArrayRef(spec.shape) || !values.is_floating_point() ||
-      values.device().is_meta() != (place_ == memory::Place::kNowhere)) {
-    throw StateError(fmt::format("parameter '{}' was replaced by another tensor that does not fit: "
-                                 "shape [{}] {} where [{}] is managed",
-                                 parameter.name(), fmt::join(values.sizes(), ", "),
-                                 c10::toString(values.scalar_type()), fmt::join(spec.shape, ", ")),
-                     "copy_ new values into the parameter, or make a new engine");
-  }
-  LogWarn("params", fmt::format("parameter '{}' was rebound to another tensor; its values are "
-                                "taken over",
-                                parameter.name()));
-  const at::Tensor held = values.contiguous();
-  parameter.Bind(parameter.tensors());
-  at::NoGradGuard no_grad;
-  tensor.detach().copy_(held);  // intercepted: written back as any write of the user's
-}
-
-void ParameterStore::Acquire(const std::vector<int>& parameters) {
+void ParameterStore::Acquire(const std::vector<int>& parameters, bool write) {
   std::size_t acquired = 0;
-  const auto unit_of = [this, &parameters](std::size_t i) {
-    const auto& parameter = parameters_[static_cast<std::size_t>(parameters[i])];
-    return parameter == nullptr ? -1 : parameter->unit();
+  const auto parameter = [&](std::size_t i) {
+    return parameters_[static_cast<std::size_t>(parameters[i])].get();
   };
   try {
     for (; acquired < parameters.size(); ++acquired) {
-      if (unit_of(acquired) >= 0) AcquireUnit(unit_of(acquired));
+      if (parameter(acquired) != nullptr) parameter(acquired)->Acquire(write);
     }
   } catch (...) {
     while (acquired > 0) {
-      if (unit_of(--acquired) >= 0) ReleaseUnit(unit_of(acquired));
+      if (parameter(--acquired) != nullptr) {
+        parameter(acquired)->Release(write ? torchx::Outcome::kAbandoned : torchx::Outcome::kRead);
+      }
     }
     throw;
   }
 }
 
-void ParameterStore::Release(const std::vector<int>& parameters, bool written) {
+void ParameterStore::Release(const std::vector<int>& parameters, bool write) {
   for (const int index : parameters) {
     if (const auto& parameter = parameters_[static_cast<std::size_t>(index)]) {
-      parameter->Release(written);
+      parameter->Release(write ? torchx::Outcome::kWritten : torchx::Outcome::kRead);
     }
   }
 }

@@ -1,14 +1,16 @@
 // Managed parameters: the model's weights, present where and while operators need them.
 //
-// The store binds the model's parameter tensors to storages of its own. Weights of whole units
-// lie in this rank's window for good. Weights of sliced units are gathered into a ring when an
-// operator asks (torchx/interception.h), each rank reading its peers' slices by itself, and give
-// way to others later. Weights change only between BeginUpdate and EndUpdate, and by the user's
-// own writes; each slice has a version that readers wait for.
+// The store binds the model's parameter tensors to storages of its own. Weights of resident units
+// lie on the device for good. Those of the others are gathered into a ring on the device when an
+// operator asks (torchx/interception.h) or shortly before, each rank reading its own part from
+// where it is at home and its peers' slices through the window, and give way to others later.
+// Weights change only between BeginUpdate and EndUpdate, and by the user's own writes; each slice
+// has a version that readers wait for.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
+#include <condition_variable>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -18,7 +20,9 @@
 #include "comm/comm.h"
 #include "layout/ring.h"
 #include "memory/buffer.h"
+#include "params/use_sequence.h"
 #include "plan/window_plan.h"
+#include "torchx/device.h"
 
 namespace ullage::params {
 
@@ -27,6 +31,7 @@ class ManagedParameter;
 struct GatherStatistics {
   std::int64_t gathers = 0;         // units brought into the ring
   std::int64_t gathered_bytes = 0;  // read for that, own slices included
+  std::int64_t ahead = 0;           // of the gathers, those made before an operator asked
   std::int64_t overflows = 0;       // gathers that found the ring full of pinned units
 };
 
@@ -35,33 +40,44 @@ class ParameterStore {
  public:
   // All references must outlive the store. The window's weights regions are the store's to use.
   ParameterStore(const plan::Plan& plan, const plan::WindowPlan& window_plan, comm::Comm& comm,
-                 comm::Window& window, memory::Ledger& ledger, memory::Place place);
-  // Parameters of whole units keep their values in storages of their own; those of sliced units
-  // stay absent and say why.
+                 comm::Window& window, memory::Memory& memory);
+  // Parameters of resident units keep their values in storages of their own; the others stay
+  // absent and say why.
   ~ParameterStore();
 
   // Binds the tensors of `parameter` (several when the module has aliases of one storage). Their
-  // old storages are released. The values come from what the caller writes to OwnWeights and
-  // WholeWeights before the first EndUpdate.
+  // old storages are released. The values come from what the caller writes to Home before the
+  // first EndUpdate.
   void Bind(int parameter, std::vector<at::Tensor> tensors);
 
-  // This rank's slice of the weights of `unit`, slice_numel elements. Null in a dry run.
-  std::byte* OwnWeights(int unit) const;
-  // All weights of a whole unit, padded_numel elements.
-  std::byte* WholeWeights(int unit) const;
+  // What this rank holds of the weights of `unit` at their home, Plan::HeldNumel elements. Null in
+  // a dry run.
+  std::byte* Home(int unit) const;
 
-  // Called with the unit and parameter after a user's write reached the weights.
-  using WriteListener = std::function<void(int unit, int parameter)>;
+  // Called after a user's write reached weights that have fp32 values beside them: those in
+  // [offset, offset + numel) of what this rank holds of `unit` may have changed. `before` holds the
+  // old ones, on the same tier.
+  using WriteListener =
+      std::function<void(int unit, std::int64_t offset, std::int64_t numel, const void* before)>;
   void OnWrite(WriteListener listener) { on_write_ = std::move(listener); }
 
-  // Opens the time in which OwnWeights may be changed. All ranks have passed a common exchange,
-  // so nobody reads old versions any more. Gathered copies of trainable units are dropped.
+  // Opens the time in which weights at Home may be changed. All ranks have passed a common
+  // exchange, so nobody reads old versions any more. Gathered copies of trainable units are
+  // dropped.
   void BeginUpdate();
-  // The new weights of `unit` may be read by peers from now on.
+  // Weights of `unit` will change at Home until Publish, on another thread, also after EndUpdate:
+  // operators that use them wait.
+  void AnnounceUpdate(int unit);
+  // The new weights of `unit` are at Home: operators and peers may have them from now on. Any
+  // thread.
   void Publish(int unit);
-  // After Publish of every unit: whole units fetch the slices of their peers, and graphs that
+  // Announced updates will not come: those who wait get a StateError.
+  void FailUpdates(const std::string& reason);
+  // Returns when no announced update of `unit` is under way.
+  void AwaitUpdate(int unit) const;
+  // After Publish of every unit: resident units fetch the slices of their peers, and graphs that
   // saved old weights become invalid. Returns when every rank has fetched: the user may write to
-  // whole weights from then on, and a peer must not take half of that for the update.
+  // resident weights from then on, and a peer must not take half of that for the update.
   void EndUpdate();
 
   // Finds parameters that were rebound (`p.data = x`, `.to(...)`) since the last call. A tensor
@@ -69,10 +85,10 @@ class ParameterStore {
   // non-floating dtype or a changed requires_grad throws StateError naming the parameter.
   void CheckBindings();
 
-  // Makes all bytes of `parameters` present until Release, which writes back when `written`.
-  // Thread-safe. The same list must be given to both.
-  void Acquire(const std::vector<int>& parameters);
-  void Release(const std::vector<int>& parameters, bool written);
+  // Makes all bytes of `parameters` present until Release with the same list and `write`, which
+  // then writes back. Thread-safe.
+  void Acquire(const std::vector<int>& parameters, bool write);
+  void Release(const std::vector<int>& parameters, bool write);
 
   GatherStatistics statistics() const;
 
@@ -82,33 +98,50 @@ class ParameterStore {
   struct UnitState {
     std::uint64_t version = 0;  // of the slices that make up the current weights
     int pins = 0;
-    std::byte* present = nullptr;  // where the gathered unit lies
+    std::byte* present = nullptr;  // where all weights lie on the device
     bool is_present = false;
-    memory::Buffer overflow;  // its memory when the ring had no room
+    bool is_ahead = false;     // gathered, but not used yet
+    bool is_changing = false;  // at home, by an update that was announced
+    memory::Buffer resident;   // all weights, unless they lie in the window
+    memory::Buffer home;       // what this rank holds, unless it lies in `resident` or the window
+    memory::Buffer overflow;   // their memory when the ring had no room
+    torchx::Event ready;       // after the copies that made them present
+    torchx::Event last_use;    // after the last operator that used them
     std::vector<ManagedParameter*> members;
   };
 
+  void AllocateWeights(int unit);
   void AcquireUnit(int unit);
   void ReleaseUnit(int unit);
-  void Gather(int unit);
+  // Gathers unless `ahead` and there is no room; returns whether it did.
+  bool Gather(int unit, bool ahead);
+  void GatherAhead();
+  void CopySlices(int unit, std::byte* destination);
   void MarkPresent(int unit, std::byte* data);
   void MarkAbsent(int unit);
-  void WriteBack(ManagedParameter& parameter);
+  std::byte* ResidentWeights(int unit) const;
+  // In write_back.cc.
+  memory::Buffer CopyOfHome(const ManagedParameter& parameter);
+  void WriteBack(ManagedParameter& parameter, memory::Buffer before);
   void Adopt(ManagedParameter& parameter, at::Tensor tensor);
-  const layout::Unit& unit(int index) const {
-    return plan_.units[static_cast<std::size_t>(index)].unit;
+  const plan::UnitPlan& unit_plan(int index) const {
+    return plan_.units[static_cast<std::size_t>(index)];
   }
+  const layout::Unit& unit(int index) const { return unit_plan(index).unit; }
   UnitState& state(int index) { return units_[static_cast<std::size_t>(index)]; }
+  const UnitState& state(int index) const { return units_[static_cast<std::size_t>(index)]; }
   std::int64_t SliceBytes(int index) const {
     return unit(index).slice_numel * ElementBytes(unit(index).dtype);
   }
+  std::int64_t GatheredBytes(int index) const { return SliceBytes(index) * plan_.world_size; }
+  torchx::Queue Operators() const { return torchx::Queue::OfOperators(memory_.device()); }
 
   const plan::Plan& plan_;
   const plan::WindowPlan& window_plan_;
   comm::Comm& comm_;
   comm::Window& window_;
-  memory::Ledger& ledger_;
-  const memory::Place place_;
+  memory::Memory& memory_;
+  const torchx::Queue copies_;
   WriteListener on_write_;
 
   std::vector<memory::Claim> claims_;  // of the weights in the window
@@ -117,8 +150,12 @@ class ParameterStore {
       parameters_;  // by index; null when without elements
 
   mutable std::recursive_mutex mutex_;  // guards what follows
+  mutable std::condition_variable_any updated_;
+  std::string failure_;  // of announced updates
   layout::Ring ring_;
   std::vector<UnitState> units_;
+  UseSequence uses_;
+  std::int64_t ahead_bytes_ = 0;  // gathered and not used yet
   GatherStatistics statistics_;
   std::uint64_t updates_ = 0;  // EndUpdate calls in which peers' slices were fetched
   bool warned_of_overflow_ = false;

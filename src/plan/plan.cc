@@ -40,72 +40,130 @@ BufferBytes StateBytes(const UnitPlan& plan, int rank, int world_size, std::int6
   return {};
 }
 
+// torch gives device memory out in multiples of this many bytes.
+constexpr std::int64_t kDeviceGrain = 512;
+
+bool WasGiven(const Settings& settings, std::string_view key) {
+  return std::ranges::find(settings.given, key) != settings.given.end();
+}
+
+// Two units are gathered at a time: unless the user says otherwise, sixteen of them at least keep
+// that a small part of a model.
+std::int64_t UnitBytes(const Settings& settings,
+                       const std::vector<layout::ParameterSpec>& parameters) {
+  const std::int64_t unit_bytes = settings.ullage.unit_size;
+  if (unit_bytes != UllageSettings{}.unit_size || WasGiven(settings, "ullage.unit_size")) {
+    return unit_bytes;
+  }
+  std::int64_t weight_bytes = 0;
+  for (const layout::ParameterSpec& spec : parameters) {
+    weight_bytes += spec.numel * ElementBytes(spec.dtype);
+  }
+  constexpr std::int64_t kSmallestUnit = 1 << 20;
+  return std::min(unit_bytes, std::max(kSmallestUnit, weight_bytes / 16));
+}
+
+// Which units have their state on the host: the share that offload_optimizer.ratio says, from the
+// end of the model. A forward uses those last, so that their update has the time of what comes
+// before; and a backward gives their gradients first.
+void PlaceState(const Settings& settings, Plan& plan) {
+  const OffloadSettings& offload = settings.zero.offload_optimizer;
+  if (offload.device == OffloadDevice::kNone) return;
+  double owed = 0;  // elements that should be on the host and are not yet
+  for (const UnitPlan& unit : plan.units) {
+    if (!unit.unit.trainable) continue;
+    owed += offload.ratio * static_cast<double>(unit.unit.numel);
+    if (unit.home == Tier::kHost) owed -= static_cast<double>(unit.unit.numel);
+  }
+  for (std::size_t u = plan.units.size(); u-- > 0;) {
+    UnitPlan& unit = plan.units[u];
+    const auto numel = static_cast<double>(unit.unit.numel);
+    if (!unit.unit.trainable || unit.home == Tier::kHost || owed < numel / 2) continue;
+    unit.home = Tier::kHost;
+    owed -= numel;
+  }
+}
+
 }  // namespace
 
-BufferBytes WeightBytes(const UnitPlan& plan, int rank, int world_size) {
+// Weights that a rank holds where they are updated.
+BufferBytes HomeBytes(const UnitPlan& plan, int rank, int world_size) {
   const std::int64_t element_bytes = ElementBytes(plan.unit.dtype);
-  if (plan.unit.sliced) {
+  if (plan.unit.sliced || plan.state == StateShare::kSlice) {
     return Of(layout::OwnedNumel(plan.unit, rank), plan.unit.slice_numel, element_bytes);
   }
   return Of(plan.unit.numel, plan.unit.padded_numel(world_size), element_bytes);
 }
 
+BufferBytes ResidentBytes(const UnitPlan& plan, int world_size) {
+  if (!plan.resident) return {};
+  return Of(plan.unit.numel, plan.unit.padded_numel(world_size), ElementBytes(plan.unit.dtype));
+}
+
 BufferBytes MasterBytes(const UnitPlan& plan, int rank, int world_size) {
-  return plan.has_master ? StateBytes(plan, rank, world_size, 4) : BufferBytes{};
+  return StateBytes(plan, rank, world_size, MasterExtensionBytes(plan.unit.dtype));
 }
 
 BufferBytes MomentBytes(const UnitPlan& plan, int rank, int world_size, int moments) {
   return StateBytes(plan, rank, world_size, 4 * moments);
 }
 
-BufferBytes GradientBytes(const UnitPlan& plan, int rank) {
+BufferBytes GradientBytes(const UnitPlan& plan, int rank, DType sums_dtype) {
   if (!plan.unit.trainable) return {};
-  return Of(layout::OwnedNumel(plan.unit, rank), plan.unit.slice_numel, 4);
+  return Of(layout::OwnedNumel(plan.unit, rank), plan.unit.slice_numel, ElementBytes(sums_dtype));
 }
 
 std::int64_t StagingBytes(const layout::Unit& unit, int world_size) {
   return unit.trainable ? unit.padded_numel(world_size) * ElementBytes(unit.dtype) : 0;
 }
 
+BufferBytes NormBytes(const Plan& plan) {
+  if (!plan.on_cuda) return {};
+  const auto bytes =
+      static_cast<std::int64_t>(plan.parameters.size() + plan.units.size()) * kNormResultBytes;
+  return {bytes, layout::RoundUp(bytes, kDeviceGrain) - bytes};
+}
+
 Plan MakePlan(const Settings& settings, std::vector<layout::ParameterSpec> parameters,
-              int world_size, bool all_local) {
+              const Target& target) {
+  const int world_size = target.world_size;
   Plan plan;
   plan.world_size = world_size;
   plan.stage = settings.zero.stage;
+  plan.on_cuda = target.on_cuda;
   plan.moments = settings.optimizer.type == OptimizerType::kAdam ? 2
                  : settings.optimizer.momentum != 0              ? 1
                                                                  : 0;
   plan.weight_dtype = settings.precision == Precision::kFloat32    ? DType::kFloat32
                       : settings.precision == Precision::kBFloat16 ? DType::kBFloat16
                                                                    : DType::kFloat16;
+  plan.sums_in_weight_dtype =
+      world_size == 1 && settings.ResolveBatchSizes(world_size).accumulation_steps == 1;
   plan.parameters = std::move(parameters);
   for (layout::ParameterSpec& spec : plan.parameters) {
     spec.stays_whole |= spec.numel < settings.zero.param_persistence_threshold;
   }
-  // Two units are gathered at a time: unless the user says otherwise, sixteen of them at least keep
-  // that a small part of a model.
-  std::int64_t unit_bytes = settings.ullage.unit_size;
-  if (unit_bytes == UllageSettings{}.unit_size &&
-      std::ranges::find(settings.given, "ullage.unit_size") == settings.given.end()) {
-    std::int64_t weight_bytes = 0;
-    for (const layout::ParameterSpec& spec : plan.parameters) {
-      weight_bytes += spec.numel * ElementBytes(spec.dtype);
-    }
-    constexpr std::int64_t kSmallestUnit = 1 << 20;
-    unit_bytes = std::min(unit_bytes, std::max(kSmallestUnit, weight_bytes / 16));
-  }
   const bool slice_weights = settings.zero.stage == 3 && world_size > 1;
-  for (layout::Unit& unit :
-       layout::MakeUnits(plan.parameters, unit_bytes, slice_weights, world_size)) {
+  const bool offload_weights = settings.zero.offload_param.device != OffloadDevice::kNone;
+  // A small parameter is kept out of the units that come and go.
+  const bool some_gathered = slice_weights || offload_weights;
+  // With slices of its grain the plan says to the byte what the device's allocator gives.
+  const std::int64_t slice_multiple = target.on_cuda ? kDeviceGrain / 2 : layout::kAlignment;
+  for (layout::Unit& unit : layout::MakeUnits(plan.parameters, UnitBytes(settings, plan.parameters),
+                                              some_gathered, world_size, slice_multiple)) {
     UnitPlan unit_plan;
+    const bool is_gathered = unit.sliced;
+    unit.sliced = is_gathered && slice_weights;
+    unit_plan.resident = !is_gathered;
+    if (is_gathered && offload_weights) unit_plan.home = Tier::kHost;
     if (unit.trainable) {
       unit_plan.state = settings.zero.stage == 0 ? StateShare::kWhole : StateShare::kSlice;
-      unit_plan.has_master = unit.dtype != DType::kFloat32;
       unit_plan.own_staging = slice_weights && !unit.sliced;
     }
     unit_plan.unit = std::move(unit);
     plan.units.push_back(std::move(unit_plan));
   }
+  PlaceState(settings, plan);
 
   std::int64_t largest_slice = 0;
   for (const UnitPlan& unit : plan.units) {
@@ -113,11 +171,35 @@ Plan MakePlan(const Settings& settings, std::vector<layout::ParameterSpec> param
   }
   plan.bucket_numel = std::clamp<std::int64_t>(settings.zero.reduce_bucket_size / world_size, 1,
                                                std::max<std::int64_t>(largest_slice, 1));
-  if (world_size > 1) {
-    plan.ring_bytes = TwoLargest(plan.units, [&](const UnitPlan& unit) {
-      return unit.unit.sliced ? unit.unit.padded_numel(world_size) * ElementBytes(unit.unit.dtype)
-                              : 0;
+  const auto gathered_bytes = [&](const UnitPlan& unit) {
+    return unit.resident ? 0 : unit.unit.padded_numel(world_size) * ElementBytes(unit.unit.dtype);
+  };
+  plan.ring_bytes = TwoLargest(plan.units, gathered_bytes);
+  if (target.on_cuda || WasGiven(settings, "zero_optimization.stage3_prefetch_bucket_size")) {
+    std::int64_t all = 0;
+    for (const UnitPlan& unit : plan.units) all += gathered_bytes(unit);
+    plan.prefetch_bytes =
+        std::min(layout::RoundUp(settings.zero.prefetch_bucket_size, layout::kAlignment) *
+                     ElementBytes(plan.weight_dtype),
+                 all - plan.ring_bytes);
+    plan.ring_bytes += plan.prefetch_bytes;
+  }
+  if (target.on_cuda && !plan.sums_in_weight_dtype) {
+    plan.landing_bytes = TwoLargest(plan.units, [&](const UnitPlan& unit) {
+      return unit.home == Tier::kHost ? StagingBytes(unit.unit, world_size) : 0;
     });
+  }
+  for (std::size_t u = 0; u < plan.units.size(); ++u) {
+    if (!plan.IsUpdatedBeside(static_cast<int>(u))) continue;
+    const UnitPlan& unit = plan.units[u];
+    const std::int64_t bytes = HomeBytes(unit, 0, world_size).total() +
+                               MasterBytes(unit, 0, world_size).total() +
+                               MomentBytes(unit, 0, world_size, plan.moments).total() +
+                               4 * unit.unit.slice_numel;  // gradients at most
+    plan.stream_bytes =
+        std::max(plan.stream_bytes, static_cast<std::int64_t>(kStreamSlots) * bytes);
+  }
+  if (world_size > 1) {
     plan.staging_ring_bytes = TwoLargest(plan.units, [&](const UnitPlan& unit) {
       return unit.own_staging ? 0 : StagingBytes(unit.unit, world_size);
     });
@@ -127,7 +209,7 @@ Plan MakePlan(const Settings& settings, std::vector<layout::ParameterSpec> param
     plan.descriptor_bytes = static_cast<std::int64_t>(plan.units.size() * sizeof(Descriptor));
     constexpr std::int64_t kTileBytes = 1 << 20;
     if (settings.zero.stage == 0) plan.sums_tile_bytes = std::min(kTileBytes, 4 * largest_slice);
-    if (!all_local) {
+    if (!target.all_local) {
       plan.exchange_scratch_bytes =
           2 * world_size * plan.bucket_numel * ElementBytes(plan.weight_dtype);
     }
@@ -135,22 +217,44 @@ Plan MakePlan(const Settings& settings, std::vector<layout::ParameterSpec> param
   return plan;
 }
 
+std::int64_t Plan::HeldNumel(int index) const {
+  const UnitPlan& plan = units[static_cast<std::size_t>(index)];
+  return plan.unit.sliced || plan.state == StateShare::kSlice ? plan.unit.slice_numel
+                                                              : plan.unit.padded_numel(world_size);
+}
+
 TagBytes Plan::BytesOfRank(int rank) const {
+  TagBytes bytes = BytesOfRank(rank, Tier::kDevice);
+  const TagBytes host = BytesOfRank(rank, Tier::kHost);
+  for (std::size_t tag = 0; tag < bytes.size(); ++tag) bytes[tag] += host[tag];
+  return bytes;
+}
+
+TagBytes Plan::BytesOfRank(int rank, Tier tier) const {
   TagBytes bytes{};
-  const auto add = [&bytes](Tag tag, const BufferBytes& buffer) {
+  const auto add = [&](Tag tag, Tier where, const BufferBytes& buffer) {
+    if (where != tier) return;
     bytes[static_cast<std::size_t>(tag)] += buffer.used;
     bytes[static_cast<std::size_t>(Tag::kPadding)] += buffer.padding;
   };
-  for (const UnitPlan& unit : units) {
-    add(Tag::kWeights, WeightBytes(unit, rank, world_size));
-    add(Tag::kMaster, MasterBytes(unit, rank, world_size));
-    add(Tag::kMoments, MomentBytes(unit, rank, world_size, moments));
-    add(Tag::kGradients, GradientBytes(unit, rank));
+  for (std::size_t u = 0; u < units.size(); ++u) {
+    const UnitPlan& unit = units[u];
+    add(Tag::kWeights, Tier::kDevice, ResidentBytes(unit, world_size));
+    if (!unit.resident || unit.home != Tier::kDevice) {
+      add(Tag::kWeights, unit.home, HomeBytes(unit, rank, world_size));
+    }
+    add(Tag::kMaster, unit.home, MasterBytes(unit, rank, world_size));
+    add(Tag::kMoments, unit.home, MomentBytes(unit, rank, world_size, moments));
+    add(Tag::kGradients, unit.home, GradientBytes(unit, rank, sums_dtype(static_cast<int>(u))));
   }
-  add(Tag::kSlots, {ring_bytes, 0});
-  add(Tag::kBuckets, {staging_ring_bytes + own_staging_bytes + descriptor_bytes + sums_tile_bytes +
-                          exchange_scratch_bytes,
-                      0});
+  add(Tag::kSlots, Tier::kDevice, {ring_bytes, 0});
+  add(Tag::kBuckets, Tier::kHost, {landing_bytes, 0});
+  add(Tag::kBuckets, Tier::kDevice, {stream_bytes, 0});
+  for (const Tier each : {Tier::kDevice, Tier::kHost}) add(Tag::kBuckets, each, NormBytes(*this));
+  add(Tag::kBuckets, Tier::kDevice,
+      {staging_ring_bytes + own_staging_bytes + descriptor_bytes + sums_tile_bytes +
+           exchange_scratch_bytes,
+       0});
   return bytes;
 }
 

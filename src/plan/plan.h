@@ -19,7 +19,11 @@ enum class StateShare : std::uint8_t { kNone /* frozen */, kSlice, kWhole };
 struct UnitPlan {
   layout::Unit unit;
   StateShare state = StateShare::kNone;
-  bool has_master = false;  // 16-bit weights: an fp32 copy of what `state` says
+  // Where the held weights, what they lack of their fp32 values, the moments and the gradient sums
+  // lie. They are updated there.
+  Tier home = Tier::kDevice;
+  // All weights are on the device all the time. Else they are gathered when operators ask.
+  bool resident = true;
   // Its gradients wait for their owners in a place of their own instead of the staging ring:
   // small parameters from all over the model share a unit, which fills during a whole backward.
   bool own_staging = false;
@@ -28,17 +32,34 @@ struct UnitPlan {
 // Byte counts of one rank by tag.
 using TagBytes = std::array<std::int64_t, kTagCount>;
 
+// What a plan is made for.
+struct Target {
+  int world_size = 1;
+  bool all_local = true;  // every rank is on this host, so gradients are read in place
+  bool on_cuda = false;   // operators run on a CUDA device
+};
+
 struct Plan {
   int world_size = 1;
   int stage = 0;    // as asked for; on one rank nothing is sliced whatever the stage
   int moments = 2;  // fp32 numbers of optimizer state for each element
   DType weight_dtype = DType::kFloat32;
+  bool on_cuda = false;
+  // fp32; but where nothing is ever added to a gradient (one rank, one micro-step) it is kept as it
+  // came. A unit that receives a second one all the same gets fp32 sums at that moment.
+  bool sums_in_weight_dtype = false;
   std::vector<layout::ParameterSpec> parameters;
   std::vector<UnitPlan> units;
   // Elements of each rank's slice in one exchange of gradients.
   std::int64_t bucket_numel = 0;
-  // The ring that gathered units live in. 0 when no unit is sliced.
+  // The ring that gathered units live in. 0 when every unit is resident.
   std::int64_t ring_bytes = 0;
+  // Of it, what may be filled ahead of use.
+  std::int64_t prefetch_bytes = 0;
+  // Device memory through which state is streamed from the host and back for its update.
+  std::int64_t stream_bytes = 0;
+  // Host memory that gradients land in on their way from the device to fp32 sums on the host.
+  std::int64_t landing_bytes = 0;
   // The ring that gradients wait in until their owners have read them, the places of units that
   // do not use it, and the table that says what lies where. All 0 on one rank.
   std::int64_t staging_ring_bytes = 0;
@@ -51,6 +72,19 @@ struct Plan {
 
   // What a rank allocates for this plan, by tag. The engine's ledger shows the same.
   TagBytes BytesOfRank(int rank) const;
+  TagBytes BytesOfRank(int rank, Tier tier) const;
+  // Whether a unit is updated while the device goes on with other work: its state is on the host
+  // and operators run elsewhere.
+  bool IsUpdatedBeside(int unit) const {
+    const UnitPlan& plan = units[static_cast<std::size_t>(unit)];
+    return on_cuda && plan.unit.trainable && plan.home == Tier::kHost;
+  }
+  // Elements of a unit that a rank holds, padding included: its slice, or all of them.
+  std::int64_t HeldNumel(int unit) const;
+  DType sums_dtype(int unit) const {
+    return sums_in_weight_dtype ? units[static_cast<std::size_t>(unit)].unit.dtype
+                                : DType::kFloat32;
+  }
   std::string ToJson() const;
   // A table for people: one row for each tag, one column for each rank, and the units below.
   std::string ToText() const;
@@ -63,15 +97,24 @@ struct BufferBytes {
   std::int64_t total() const { return used + padding; }
 };
 
-BufferBytes WeightBytes(const UnitPlan& unit, int rank, int world_size);
+// Of the buffers of one unit. Weights that a resident unit has beside those at its home count as
+// ResidentBytes; at home on the device they are the same.
+BufferBytes HomeBytes(const UnitPlan& unit, int rank, int world_size);
+BufferBytes ResidentBytes(const UnitPlan& unit, int world_size);
 BufferBytes MasterBytes(const UnitPlan& unit, int rank, int world_size);
 BufferBytes MomentBytes(const UnitPlan& unit, int rank, int world_size, int moments);
-BufferBytes GradientBytes(const UnitPlan& unit, int rank);
+BufferBytes GradientBytes(const UnitPlan& unit, int rank, DType sums_dtype);
 std::int64_t StagingBytes(const layout::Unit& unit, int world_size);  // one unit's gradients
+// What measuring the gradient on a device takes there, and on the host: a result for each parameter
+// and each unit. Nothing when operators run on the host.
+inline constexpr std::int64_t kNormResultBytes = 552;
+BufferBytes NormBytes(const Plan& plan);
 
-// `all_local`: every rank is on this host, so gradients are read in place.
-// A plan for `world_size` ranks. Throws nothing: settings are valid by now.
+// Units that are streamed through the device at the same time.
+inline constexpr std::size_t kStreamSlots = 3;
+
+// Throws as Settings::ResolveBatchSizes.
 Plan MakePlan(const Settings& settings, std::vector<layout::ParameterSpec> parameters,
-              int world_size, bool all_local);
+              const Target& target);
 
 }  // namespace ullage::plan

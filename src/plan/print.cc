@@ -37,6 +37,8 @@ std::string Plan::ToJson() const {
     units_json.push_back({{"dtype", Name(plan.unit.dtype)},
                           {"trainable", plan.unit.trainable},
                           {"weights", plan.unit.sliced ? "slice" : "whole"},
+                          {"resident", plan.resident},
+                          {"home", Name(plan.home)},
                           {"state", Text(plan.state)},
                           {"slice_numel", plan.unit.slice_numel},
                           {"members", std::move(members)}});
@@ -52,6 +54,9 @@ std::string Plan::ToJson() const {
               {"stage", stage},
               {"weight_dtype", Name(weight_dtype)},
               {"ring_bytes", ring_bytes},
+              {"prefetch_bytes", prefetch_bytes},
+              {"landing_bytes", landing_bytes},
+              {"stream_bytes", stream_bytes},
               {"staging_ring_bytes", staging_ring_bytes},
               {"own_staging_bytes", own_staging_bytes},
               {"sums_tile_bytes", sums_tile_bytes},

@@ -10,9 +10,9 @@ namespace ullage::plan {
 
 enum class Tag : std::uint8_t {
   kWeights,    // what the model computes with: owned slices and parameters that stay whole
-  kMaster,     // fp32 copies of 16-bit weights
+  kMaster,     // what 16-bit weights lack of their fp32 values
   kMoments,    // optimizer state
-  kGradients,  // fp32 sums of the owned slices
+  kGradients,  // sums of the owned slices
   kSlots,      // gathered units
   kBuckets,    // gradients on their way to their owners
   kPadding,    // alignment inside the buffers of the tags above
@@ -26,6 +26,20 @@ inline constexpr std::array<std::string_view, kTagCount> kTagNames = {
 
 constexpr std::string_view Name(Tag tag) {
   return kTagNames[static_cast<std::size_t>(tag)];
+}
+
+// Where bytes lie. On a CPU the memory that operators work in stands for the device's.
+enum class Tier : std::uint8_t {
+  kDevice,  // where operators run
+  kHost,    // memory of the host, page-locked where it can be
+};
+
+inline constexpr std::size_t kTierCount = 2;
+
+inline constexpr std::array<std::string_view, kTierCount> kTierNames = {"device", "host"};
+
+constexpr std::string_view Name(Tier tier) {
+  return kTierNames[static_cast<std::size_t>(tier)];
 }
 
 }  // namespace ullage::plan

@@ -12,11 +12,13 @@ WindowPlan MakeWindowPlan(const Plan& plan) {
     return offset;
   };
   for (const UnitPlan& unit : plan.units) {
-    window.weights.push_back(place(WeightBytes(unit, 0, plan.world_size).total()));
+    const BufferBytes bytes =
+        unit.resident ? ResidentBytes(unit, plan.world_size) : HomeBytes(unit, 0, plan.world_size);
+    window.weights.push_back(plan.world_size > 1 ? place(bytes.total()) : -1);
   }
   for (const UnitPlan& unit : plan.units) {
     const bool peers_read = unit.state == StateShare::kWhole && plan.world_size > 1;
-    window.sums.push_back(peers_read ? place(GradientBytes(unit, 0).total()) : -1);
+    window.sums.push_back(peers_read ? place(GradientBytes(unit, 0, DType::kFloat32).total()) : -1);
   }
   for (const UnitPlan& unit : plan.units) {
     const std::int64_t bytes = StagingBytes(unit.unit, plan.world_size);

@@ -17,7 +17,8 @@ struct Descriptor {
 inline constexpr std::int64_t kAllZero = -1;
 
 struct WindowPlan {
-  // Bytes. Weights of unit u: the owned slice, or all of it when the unit is whole.
+  // Bytes. Weights of unit u: all of them when the unit is resident, else the owned slice. -1 on
+  // one rank, where nobody reads them.
   std::vector<std::int64_t> weights;
   // fp32 gradient sums of the owned slice of unit u; -1 when peers never read them.
   std::vector<std::int64_t> sums;

@@ -76,7 +76,8 @@ class Hold {
  public:
   explicit Hold(const Uses& uses) : uses_(uses) {
     try {
-      for (; acquired_ < uses_.size(); ++acquired_) uses_[acquired_].managed->Acquire();
+      for (; acquired_ < uses_.size(); ++acquired_)
+        uses_[acquired_].managed->Acquire(uses_[acquired_].writes);
     } catch (...) {
       LetGo();
       throw;
@@ -90,7 +91,7 @@ class Hold {
   void Finish() {
     while (acquired_ > 0) {
       const Use& use = uses_[--acquired_];
-      use.managed->Release(use.writes);
+      use.managed->Release(use.writes ? Outcome::kWritten : Outcome::kRead);
     }
   }
 
@@ -98,7 +99,8 @@ class Hold {
   void LetGo() noexcept {
     while (acquired_ > 0) {
       try {
-        uses_[--acquired_].managed->Release(false);
+        const Use& use = uses_[--acquired_];
+        use.managed->Release(use.writes ? Outcome::kAbandoned : Outcome::kRead);
       } catch (...) {  // a second error while the first is on its way
       }
     }

@@ -22,6 +22,13 @@ namespace ullage::torchx {
 // A key of an extension that nothing in torch itself uses.
 inline constexpr c10::DispatchKey kInterceptionKey = c10::DispatchKey::DeferredInit;
 
+// How the use of a managed storage ended.
+enum class Outcome : std::uint8_t {
+  kRead,
+  kWritten,    // it was acquired to write, and the bytes may have changed
+  kAbandoned,  // it was acquired to write, and the operator failed: nothing is to be kept
+};
+
 // The bytes behind one managed parameter. Called from whichever thread runs an operator.
 class ManagedStorage {
  public:
@@ -30,10 +37,11 @@ class ManagedStorage {
   ManagedStorage(const ManagedStorage&) = delete;
   ManagedStorage& operator=(const ManagedStorage&) = delete;
 
-  // The bytes are present when this returns and stay until the matching Release. May throw.
-  virtual void Acquire() = 0;
-  // `written`: the operator may have changed the bytes. May throw when it has to write back.
-  virtual void Release(bool written) = 0;
+  // The bytes are present when this returns and stay until the matching Release. `to_write`: what
+  // follows may change them. May throw.
+  virtual void Acquire(bool to_write) = 0;
+  // May throw when it has to write back.
+  virtual void Release(Outcome outcome) = 0;
 
   const std::string& name() const { return name_; }
 

@@ -1,6 +1,7 @@
 #include "torchx/random.h"
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
 
 #include <mutex>
 
@@ -20,17 +21,21 @@ std::uint64_t MixSeed(std::uint64_t seed, std::uint64_t step, std::uint64_t inde
   return SplitMix(SplitMix(SplitMix(seed) ^ step) ^ index);
 }
 
-SeededRandom::SeededRandom(std::uint64_t seed) {
-  at::Generator generator = at::detail::getDefaultCPUGenerator();
-  std::lock_guard lock(generator.mutex());
-  state_ = generator.get_state();
-  generator.set_current_seed(seed);
+SeededRandom::SeededRandom(std::uint64_t seed, c10::Device device) {
+  std::vector<at::Generator> generators = {at::detail::getDefaultCPUGenerator()};
+  if (device.is_cuda()) generators.push_back(at::globalContext().defaultGenerator(device));
+  for (at::Generator& generator : generators) {
+    std::lock_guard lock(generator.mutex());
+    states_.emplace_back(generator, generator.get_state());
+    generator.set_current_seed(seed);
+  }
 }
 
 SeededRandom::~SeededRandom() {
-  at::Generator generator = at::detail::getDefaultCPUGenerator();
-  std::lock_guard lock(generator.mutex());
-  generator.set_state(state_);
+  for (auto& [generator, state] : states_) {
+    std::lock_guard lock(generator.mutex());
+    generator.set_state(state);
+  }
 }
 
 }  // namespace ullage::torchx

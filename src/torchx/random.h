@@ -3,8 +3,11 @@
 
 #include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
 
 #include <cstdint>
+#include <utility>
+#include <vector>
 
 namespace ullage::torchx {
 
@@ -12,17 +15,18 @@ namespace ullage::torchx {
 // over the three numbers, so that neighbours have unrelated streams.
 std::uint64_t MixSeed(std::uint64_t seed, std::uint64_t step, std::uint64_t index);
 
-// Seeds torch's default CPU generator and puts its state back when it ends. The generator is one
-// for the process; ranks that are threads of one process share it.
+// Seeds torch's default CPU generator, and that of `device` when it is a CUDA device, and puts
+// their states back when it ends. The generators are one for the process; ranks that are threads
+// of one process share them.
 class SeededRandom {
  public:
-  explicit SeededRandom(std::uint64_t seed);
+  SeededRandom(std::uint64_t seed, c10::Device device);
   ~SeededRandom();
   SeededRandom(const SeededRandom&) = delete;
   SeededRandom& operator=(const SeededRandom&) = delete;
 
  private:
-  at::Tensor state_;
+  std::vector<std::pair<at::Generator, at::Tensor>> states_;
 };
 
 }  // namespace ullage::torchx

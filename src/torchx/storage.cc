@@ -53,8 +53,9 @@ void Bind(const at::Tensor& parameter, const c10::Storage& storage, c10::ScalarT
   c10::impl::ExcludeDispatchKeyGuard not_intercepted(kInterceptionKey);
   // A parameter made under inference mode has no autograd keys; the new impl must not have them.
   c10::InferenceMode inference(parameter.is_inference());
-  c10::DispatchKeySet keys(storage.device().is_meta() ? c10::DispatchKey::Meta
-                                                      : c10::DispatchKey::CPU);
+  c10::DispatchKeySet keys(storage.device().is_meta()   ? c10::DispatchKey::Meta
+                           : storage.device().is_cuda() ? c10::DispatchKey::CUDA
+                                                        : c10::DispatchKey::CPU);
   if (managed) keys = keys.add(kInterceptionKey);
   auto impl = c10::make_intrusive<c10::TensorImpl>(c10::Storage(storage), keys,
                                                    c10::scalarTypeToTypeMeta(dtype));

@@ -61,8 +61,8 @@ amp: not offered
 zero_optimization: honoured
 zero_optimization.stage: honoured
 zero_optimization.reduce_bucket_size: honoured
-zero_optimization.allgather_bucket_size: honoured
-zero_optimization.sub_group_size: honoured
+zero_optimization.allgather_bucket_size: no effect
+zero_optimization.sub_group_size: no effect
 zero_optimization.stage3_prefetch_bucket_size: honoured
 zero_optimization.prefetch_bucket_size: honoured
 zero_optimization.stage3_param_persistence_threshold: honoured
@@ -111,25 +111,25 @@ zero_optimization.mics_hierarchical_params_gather: not offered
 zero_optimization.save_muon_momentum_buffer_in_memory: not offered
 zero_optimization.zenflow: not offered
 zero_optimization.offload_optimizer: honoured
-zero_optimization.offload_optimizer.device: not offered yet
-zero_optimization.offload_optimizer.nvme_path: inert
-zero_optimization.offload_optimizer.buffer_count: inert
-zero_optimization.offload_optimizer.pin_memory: inert
-zero_optimization.offload_optimizer.pipeline_read: inert
-zero_optimization.offload_optimizer.pipeline_write: inert
-zero_optimization.offload_optimizer.fast_init: inert
-zero_optimization.offload_optimizer.ratio: inert
+zero_optimization.offload_optimizer.device: honoured
+zero_optimization.offload_optimizer.nvme_path: no effect
+zero_optimization.offload_optimizer.buffer_count: no effect
+zero_optimization.offload_optimizer.pin_memory: honoured
+zero_optimization.offload_optimizer.pipeline_read: no effect
+zero_optimization.offload_optimizer.pipeline_write: no effect
+zero_optimization.offload_optimizer.fast_init: no effect
+zero_optimization.offload_optimizer.ratio: honoured
 zero_optimization.offload_optimizer.super_offload: not offered
-zero_optimization.offload_optimizer.cpuadam_cores_perc: inert
+zero_optimization.offload_optimizer.cpuadam_cores_perc: no effect
 zero_optimization.offload_param: honoured
-zero_optimization.offload_param.device: not offered yet
-zero_optimization.offload_param.nvme_path: inert
-zero_optimization.offload_param.buffer_count: inert
-zero_optimization.offload_param.buffer_size: inert
-zero_optimization.offload_param.max_in_cpu: inert
-zero_optimization.offload_param.pin_memory: inert
-zero_optimization.cpu_offload: not offered yet
-zero_optimization.cpu_offload_param: not offered yet
+zero_optimization.offload_param.device: honoured
+zero_optimization.offload_param.nvme_path: no effect
+zero_optimization.offload_param.buffer_count: no effect
+zero_optimization.offload_param.buffer_size: no effect
+zero_optimization.offload_param.max_in_cpu: no effect
+zero_optimization.offload_param.pin_memory: honoured
+zero_optimization.cpu_offload: honoured
+zero_optimization.cpu_offload_param: honoured
 zero_optimization.cpu_offload_use_pin_memory: no effect
 aio: honoured
 aio.block_size: no effect
@@ -140,11 +140,11 @@ aio.overlap_events: no effect
 aio.use_gds: no effect
 activation_checkpointing: honoured
 activation_checkpointing.partition_activations: not offered yet
-activation_checkpointing.number_checkpoints: inert
-activation_checkpointing.contiguous_memory_optimization: not offered yet
+activation_checkpointing.number_checkpoints: no effect
+activation_checkpointing.contiguous_memory_optimization: no effect
 activation_checkpointing.cpu_checkpointing: not offered yet
-activation_checkpointing.profile: not offered yet
-activation_checkpointing.synchronize_checkpoint_boundary: not offered yet
+activation_checkpointing.profile: no effect
+activation_checkpointing.synchronize_checkpoint_boundary: no effect
 optimizer: honoured
 optimizer.type: honoured
 optimizer.params: honoured
@@ -345,6 +345,7 @@ ullage.disk.limit: not offered yet
 ullage.unit_size: honoured
 ullage.timeout_seconds: honoured
 ullage.reduce: not offered yet
+ullage.recompute: honoured
 ullage.no_decay: honoured
 ullage.parameter_groups: honoured
 ullage.parameter_groups[].pattern: honoured

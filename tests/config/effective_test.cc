@@ -75,6 +75,33 @@ TEST(Effective, ShowsParameterGroups) {
             "ullage.parameter_groups", "[head lr 0.1; emb lr_factor 0.5 weight_decay 0]", "file");
 }
 
+TEST(Effective, ShowsWhatIsOffloadedAndHowMuch) {
+  const Settings settings = Settings::FromText(R"({"zero_optimization": {"stage": 3,
+    "cpu_offload_param": true, "offload_optimizer": {"device": "cpu", "ratio": 0.3}}})");
+  ExpectRow(settings, "zero_optimization.offload_optimizer.device", "cpu", "file");
+  ExpectRow(settings, "zero_optimization.offload_optimizer.ratio", "0.3", "file");
+  ExpectRow(settings, "zero_optimization.offload_optimizer.pin_memory", "true", "default");
+  ExpectRow(settings, "zero_optimization.offload_param.device", "cpu", "file");
+  ExpectRow(settings, "zero_optimization.offload_param.pin_memory", "true", "default");
+}
+
+TEST(Effective, ShowsNoDetailsOfOffloadThatIsOff) {
+  const Settings settings = Settings::FromText("{}");
+  ExpectRow(settings, "zero_optimization.offload_optimizer.device", "none", "default");
+  ExpectRow(settings, "zero_optimization.offload_param.device", "none", "default");
+  for (const EffectiveSetting& row : settings.Effective()) {
+    EXPECT_FALSE(row.key.ends_with("pin_memory") || row.key.ends_with("ratio")) << row.key;
+  }
+}
+
+TEST(Effective, ShowsRecomputeUnderOneNameWhoeverTurnedItOn) {
+  ExpectRow(Settings::FromText("{}"), "ullage.recompute", "none", "default");
+  ExpectRow(Settings::FromText(R"({"activation_checkpointing": {}})"), "ullage.recompute", "block",
+            "file");
+  ExpectRow(Settings::FromText(R"({"ullage": {"recompute": "none"}})"), "ullage.recompute", "none",
+            "file");
+}
+
 TEST(Effective, EveryRowOfAFixedScaleIsShownOnce) {
   const Settings settings = Settings::FromText(R"({"fp16": {"enabled": true, "loss_scale": 128}})");
   ExpectRow(settings, "fp16.loss_scale", "128", "file");
@@ -90,16 +117,18 @@ TEST(Effective, EveryGivenKeyThatIsObeyedHasARow) {
     "memory_breakdown": true,
     "fp16": {"enabled": true, "initial_scale_power": 8, "loss_scale_window": 5, "hysteresis": 1,
              "consecutive_hysteresis": true, "min_loss_scale": 2},
-    "zero_optimization": {"stage": 3, "reduce_bucket_size": 1, "allgather_bucket_size": 2,
-      "sub_group_size": 3, "stage3_prefetch_bucket_size": 4,
-      "stage3_param_persistence_threshold": 5},
+    "zero_optimization": {"stage": 3, "reduce_bucket_size": 1, "stage3_prefetch_bucket_size": 4,
+      "stage3_param_persistence_threshold": 5,
+      "offload_optimizer": {"device": "cpu", "pin_memory": false, "ratio": 0.5},
+      "offload_param": {"device": "cpu", "pin_memory": true}},
     "optimizer": {"type": "SGD", "params": {"lr": 1, "momentum": 0.9, "dampening": 0.1,
       "nesterov": false, "weight_decay": 0.1}},
     "scheduler": {"type": "OneCycle", "params": {"cycle_min_lr": 0.1, "cycle_max_lr": 0.2,
       "decay_lr_rate": 0.1, "cycle_first_step_size": 3, "cycle_second_step_size": 4,
       "cycle_first_stair_count": 1, "cycle_second_stair_count": 2, "decay_step_size": 7,
       "cycle_momentum": false}},
-    "ullage": {"unit_size": 1024, "timeout_seconds": 3, "reduce": "exact", "no_decay": [],
+    "ullage": {"unit_size": 1024, "timeout_seconds": 3, "reduce": "exact",
+               "recompute": "none", "no_decay": [],
                "parameter_groups": []}})");
   for (const std::string& key : settings.given) EXPECT_EQ(Row(settings, key).source, "file") << key;
 }

@@ -60,6 +60,16 @@ TEST(KeyTable, WhatIsNotObeyedSaysWhy) {
   }
 }
 
+TEST(KeyTable, ADetailHasNoEffectAndNamesAKeyThatIsObeyed) {
+  for (const KeyInfo* key : AllKeys()) {
+    if (key->detail_of.empty()) continue;
+    EXPECT_EQ(key->standing, Standing::kNoEffect) << key->path;
+    const KeyInfo* other = FindKey(key->detail_of, {});
+    ASSERT_NE(other, nullptr) << key->path;
+    EXPECT_EQ(other->standing, Standing::kHonoured) << key->path;
+  }
+}
+
 TEST(KeyTable, AnotherNameStandsForAKeyOfTheSameKind) {
   for (const KeyInfo* key : AllKeys()) {
     if (key->alias_of.empty()) continue;

@@ -17,6 +17,9 @@ TEST(ReadSettings, AnEmptyFileGivesTheDocumentedDefaults) {
   EXPECT_EQ(settings.precision, Precision::kFloat32);
   EXPECT_EQ(settings.zero.stage, 0);
   EXPECT_EQ(settings.zero.reduce_bucket_size, 500'000'000);
+  EXPECT_EQ(settings.zero.offload_optimizer.device, OffloadDevice::kNone);
+  EXPECT_EQ(settings.zero.offload_param.device, OffloadDevice::kNone);
+  EXPECT_FALSE(settings.recompute);
   EXPECT_EQ(settings.optimizer.type, OptimizerType::kAdam);
   EXPECT_TRUE(settings.optimizer.adam_w_mode);
   EXPECT_EQ(settings.optimizer.lr, 1e-3);
@@ -58,12 +61,10 @@ TEST(ReadSettings, LossScaleKeysReachTheirFields) {
 
 TEST(ReadSettings, ZeroKeysReachTheirFields) {
   const Settings settings = Settings::FromText(R"({"zero_optimization": {
-    "stage": 3, "reduce_bucket_size": 1e6, "allgather_bucket_size": 2e6, "sub_group_size": 3e6,
+    "stage": 3, "reduce_bucket_size": 1e6,
     "stage3_prefetch_bucket_size": 0, "stage3_param_persistence_threshold": 10000}})");
   EXPECT_EQ(settings.zero.stage, 3);
   EXPECT_EQ(settings.zero.reduce_bucket_size, 1'000'000);
-  EXPECT_EQ(settings.zero.allgather_bucket_size, 2'000'000);
-  EXPECT_EQ(settings.zero.sub_group_size, 3'000'000);
   EXPECT_EQ(settings.zero.prefetch_bucket_size, 0);
   EXPECT_EQ(settings.zero.param_persistence_threshold, 10'000);
 }
@@ -89,11 +90,72 @@ TEST(ReadSettings, OtherNamesOfAKeyMeanTheSame) {
 }
 
 TEST(ReadSettings, TheBooleanFormOfZeroMeansStageOne) {
-  const Settings on = Settings::FromText(R"({"zero_optimization": true, "allgather_size": 1000})");
+  const Settings on = Settings::FromText(R"({"zero_optimization": true})");
   EXPECT_EQ(on.zero.stage, 1);
-  EXPECT_EQ(on.zero.allgather_bucket_size, 1000);
-  EXPECT_TRUE(on.no_effect.empty());
+  EXPECT_EQ(on.given, std::vector<std::string>{"zero_optimization.stage"});
   EXPECT_EQ(Settings::FromText(R"({"zero_optimization": false})").zero.stage, 0);
+}
+
+TEST(ReadSettings, OffloadKeysReachTheirFields) {
+  const ZeroSettings zero = Settings::FromText(R"({"zero_optimization": {"stage": 3,
+    "offload_optimizer": {"device": "cpu", "pin_memory": false, "ratio": 0.3},
+    "offload_param": {"device": "CPU"}}})")
+                                .zero;
+  EXPECT_EQ(zero.offload_optimizer.device, OffloadDevice::kCpu);
+  EXPECT_FALSE(zero.offload_optimizer.pin_memory);
+  EXPECT_EQ(zero.offload_optimizer.ratio, 0.3);
+  EXPECT_EQ(zero.offload_param.device, OffloadDevice::kCpu);
+  EXPECT_TRUE(zero.offload_param.pin_memory);
+  EXPECT_FALSE(Settings::FromText(R"({"zero_optimization": {"stage": 3,
+    "offload_param": {"device": "cpu", "pin_memory": false}}})")
+                   .zero.offload_param.pin_memory);
+}
+
+TEST(ReadSettings, OffloadMovesAllOfTheStateIntoLockedMemoryByDefault) {
+  const Settings settings = Settings::FromText(
+      R"({"zero_optimization": {"stage": 1, "offload_optimizer": {"device": "cpu"}}})");
+  EXPECT_TRUE(settings.zero.offload_optimizer.pin_memory);
+  EXPECT_EQ(settings.zero.offload_optimizer.ratio, 1.0);
+  EXPECT_EQ(settings.zero.offload_param.device, OffloadDevice::kNone);
+}
+
+TEST(ReadSettings, ASectionOfOffloadWithoutADeviceMovesNothing) {
+  for (const char* section : {"{}", R"({"ratio": 0.5, "pin_memory": true})",
+                              R"({"device": "none", "ratio": 0.5})", "null"}) {
+    const std::string text =
+        std::string(R"({"zero_optimization": {"offload_optimizer": )") + section + "}}";
+    EXPECT_EQ(Settings::FromText(text).zero.offload_optimizer.device, OffloadDevice::kNone) << text;
+  }
+}
+
+TEST(ReadSettings, TheOldNamesOfOffloadMeanTheSame) {
+  const Settings settings = Settings::FromText(
+      R"({"zero_optimization": {"stage": 3, "cpu_offload": true, "cpu_offload_param": true}})");
+  EXPECT_EQ(settings.zero.offload_optimizer.device, OffloadDevice::kCpu);
+  EXPECT_EQ(settings.zero.offload_optimizer.ratio, 1.0);
+  EXPECT_EQ(settings.zero.offload_param.device, OffloadDevice::kCpu);
+  EXPECT_EQ(settings.given, (std::vector<std::string>{"zero_optimization.offload_optimizer.device",
+                                                      "zero_optimization.offload_param.device",
+                                                      "zero_optimization.stage"}));
+  const Settings off = Settings::FromText(
+      R"({"zero_optimization": {"cpu_offload": false, "cpu_offload_param": null}})");
+  EXPECT_EQ(off.zero.offload_optimizer.device, OffloadDevice::kNone);
+  EXPECT_EQ(off.zero.offload_param.device, OffloadDevice::kNone);
+}
+
+TEST(ReadSettings, ASectionActivationCheckpointingTurnsRecomputeOn) {
+  EXPECT_TRUE(Settings::FromText(R"({"activation_checkpointing": {}})").recompute);
+  const Settings all_off = Settings::FromText(R"({"activation_checkpointing":
+    {"partition_activations": false, "cpu_checkpointing": false}})");
+  EXPECT_TRUE(all_off.recompute);
+}
+
+TEST(ReadSettings, RecomputeHasAWordOfItsOwn) {
+  EXPECT_TRUE(Settings::FromText(R"({"ullage": {"recompute": "block"}})").recompute);
+  EXPECT_FALSE(Settings::FromText(R"({"ullage": {"recompute": "none"}})").recompute);
+  EXPECT_TRUE(
+      Settings::FromText(R"({"activation_checkpointing": {}, "ullage": {"recompute": "block"}})")
+          .recompute);
 }
 
 TEST(ReadSettings, AdamParametersReachTheirFields) {

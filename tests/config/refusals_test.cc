@@ -1,5 +1,6 @@
 // Every kind of refusal, with the parts of its message.
 #include <string>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -36,6 +37,16 @@ TEST(UnknownKey, IsFoundAtEveryLevel) {
             "ullage.parameter_groups[].lr?");
   EXPECT_EQ(FirstLineOf(R"({"elasticity": {"enabled": false, "max_gpu": 3}})"),
             "elasticity.max_gpu: unknown key; did you mean elasticity.max_gpus?");
+}
+
+TEST(UnknownKey, IsFoundInTheSectionsOfOffloadAndRecompute) {
+  EXPECT_EQ(FirstLineOf(R"({"zero_optimization": {"stage": 3,
+                            "offload_param": {"device": "cpu", "ratio": 0.5}}})"),
+            "zero_optimization.offload_param.ratio: unknown key; did you mean "
+            "zero_optimization.offload_optimizer.ratio?");
+  EXPECT_EQ(FirstLineOf(R"({"activation_checkpointing": {"cpu_checkpoint": false}})"),
+            "activation_checkpointing.cpu_checkpoint: unknown key; did you mean "
+            "activation_checkpointing.cpu_checkpointing?");
 }
 
 TEST(UnknownKey, ListsWhatTheSectionMayHold) {
@@ -106,6 +117,10 @@ TEST(WrongType, NamesKeyValueAndWhatIsAllowed) {
             "optimizer: [] is not allowed; allowed: a section { }");
   EXPECT_EQ(FirstLineOf(R"({"ignored_parameters": "head"})"),
             "ignored_parameters: \"head\" is not allowed; allowed: a list of regular expressions");
+  EXPECT_EQ(FirstLineOf(R"({"activation_checkpointing": true})"),
+            "activation_checkpointing: true is not allowed; allowed: a section { }");
+  EXPECT_EQ(FirstLineOf(R"({"ullage": {"recompute": true}})"),
+            "ullage.recompute: true is not allowed; allowed: \"none\" or \"block\"");
   EXPECT_EQ(FirstLineOf(R"({"ullage": {"parameter_groups": ["head"]}})"),
             "ullage.parameter_groups[0]: \"head\" is not allowed; allowed: a section { }");
 }
@@ -129,6 +144,69 @@ TEST(OutOfRange, NamesKeyValueAndWhatIsAllowed) {
       FirstLineOf(R"({"scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 0}}})"),
       "scheduler.params.warmup_num_steps: 0 is not allowed; allowed: an integer from 1 to "
       "9007199254740992");
+}
+
+// A value of one key of a section, and what the answer says is allowed.
+struct WrongValue {
+  const char* key;
+  const char* value;
+  const char* allowed;
+};
+
+void ExpectWrong(const std::string& before, const std::string& section, const std::string& after,
+                 const std::vector<WrongValue>& values) {
+  for (const auto& [key, value, allowed] : values) {
+    const std::string text = before + "{\"" + key + "\": " + value + "}" + after;
+    EXPECT_EQ(FirstLineOf(text),
+              section + "." + key + ": " + value + " is not allowed; allowed: " + allowed);
+  }
+}
+
+TEST(OutOfRange, EveryKeyOfOffloadIsChecked) {
+  const std::string share = "a number from 0 to 1";
+  const char* devices = "\"none\", \"cpu\" or \"nvme\"";
+  const char* truth = "true or false";
+  const char* count = "an integer of at least 0";
+  ExpectWrong(R"({"zero_optimization": {"stage": 3, "offload_optimizer": )",
+              "zero_optimization.offload_optimizer", "}}",
+              {{"device", "\"gpu\"", devices},
+               {"device", "true", devices},
+               {"pin_memory", "1", truth},
+               {"ratio", "1.5", share.c_str()},
+               {"ratio", "-0.1", share.c_str()},
+               {"ratio", "\"half\"", share.c_str()},
+               {"nvme_path", "3", "text, or null"},
+               {"buffer_count", "-1", count},
+               {"pipeline_read", "\"yes\"", truth},
+               {"pipeline_write", "0", truth},
+               {"fast_init", "[]", truth},
+               {"cpuadam_cores_perc", "80", share.c_str()}});
+  ExpectWrong(R"({"zero_optimization": {"stage": 3, "offload_param": )",
+              "zero_optimization.offload_param", "}}",
+              {{"device", "0", devices},
+               {"pin_memory", "\"true\"", truth},
+               {"nvme_path", "[]", "text, or null"},
+               {"buffer_count", "1.5", count},
+               {"buffer_size", "-1", count},
+               {"max_in_cpu", "\"1GiB\"", count}});
+  ExpectWrong(R"({"zero_optimization": )", "zero_optimization", "}",
+              {{"cpu_offload", "1", "true or false, or null"},
+               {"cpu_offload_param", "\"cpu\"", "true or false, or null"},
+               {"offload_param", "\"cpu\"", "a section { }, or null"},
+               {"offload_optimizer", "true", "a section { }, or null"}});
+}
+
+TEST(OutOfRange, EveryKeyOfRecomputeIsChecked) {
+  const char* truth = "true or false";
+  ExpectWrong(R"({"activation_checkpointing": )", "activation_checkpointing", "}",
+              {{"partition_activations", "1", truth},
+               {"cpu_checkpointing", "\"true\"", truth},
+               {"contiguous_memory_optimization", "0", truth},
+               {"profile", "\"off\"", truth},
+               {"synchronize_checkpoint_boundary", "2", truth},
+               {"number_checkpoints", "-1", "an integer of at least 0, or null"}});
+  ExpectWrong(R"({"ullage": )", "ullage", "}",
+              {{"recompute", "\"layer\"", "\"none\" or \"block\""}});
 }
 
 TEST(OutOfRange, SizesThatWouldHoldNothingAreRefused) {
@@ -219,6 +297,40 @@ TEST(Together, ContradictionsAreNamed) {
                             [{"pattern": "a", "lr": 1, "lr_factor": 2}]}})"),
             "ullage.parameter_groups[0].lr and ullage.parameter_groups[0].lr_factor: allowed: one "
             "of them");
+}
+
+TEST(Together, OffloadNeedsAStageThatHasSomethingToMove) {
+  for (const char* stage : {"0", "1", "2"}) {
+    const std::string text = std::string(R"({"zero_optimization": {"stage": )") + stage +
+                             R"(, "offload_param": {"device": "cpu"}}})";
+    EXPECT_EQ(ConfigErrorOf(text),
+              std::string("zero_optimization.offload_param.device and zero_optimization.stage: "
+                          "offloading at stage ") +
+                  stage +
+                  "; allowed: at stage 3\nhint: set zero_optimization.stage to 3, which works on "
+                  "one rank too, or remove zero_optimization.offload_param.device");
+  }
+  EXPECT_EQ(ConfigErrorOf(R"({"zero_optimization": {"offload_optimizer": {"device": "cpu"}}})"),
+            "zero_optimization.offload_optimizer.device and zero_optimization.stage: offloading at "
+            "stage 0; allowed: at stages 1 to 3\nhint: set zero_optimization.stage to 1, 2 or 3, "
+            "which works on one rank too, or remove zero_optimization.offload_optimizer.device");
+  EXPECT_EQ(FirstLineOf(R"({"zero_optimization": {"stage": 2, "cpu_offload_param": true}})"),
+            "zero_optimization.cpu_offload_param and zero_optimization.stage: offloading at stage "
+            "2; allowed: at stage 3");
+}
+
+TEST(Together, AnOldNameOfOffloadStandsAlone) {
+  EXPECT_EQ(ConfigErrorOf(R"({"zero_optimization": {"stage": 3, "cpu_offload_param": true,
+                              "offload_param": {"device": "cpu"}}})"),
+            "zero_optimization.cpu_offload_param and zero_optimization.offload_param: two names of "
+            "one setting\nhint: keep zero_optimization.offload_param");
+}
+
+TEST(Together, RecomputeIsNotTurnedOnAndOff) {
+  EXPECT_EQ(
+      ConfigErrorOf(R"({"activation_checkpointing": {}, "ullage": {"recompute": "none"}})"),
+      "activation_checkpointing and ullage.recompute: the section turns recompute on, \"none\" "
+      "turns it off\nhint: remove one of them");
 }
 
 TEST(Together, MaxGradNormPointsToGradientClipping) {

@@ -41,6 +41,77 @@ TEST(NoEffect, Stage3SizesAtAnotherStage) {
                   .empty());
 }
 
+TEST(NoEffect, SizesOfWorkThatGoesByUnit) {
+  EXPECT_EQ(NoEffect(R"({"zero_optimization": {"allgather_bucket_size": 2e8}})"),
+            Lines{"zero_optimization.allgather_bucket_size: no effect, because weights are "
+                  "gathered by unit, and ullage.unit_size says how large one is"});
+  EXPECT_EQ(NoEffect(R"({"zero_optimization": {"sub_group_size": 1e9}})"),
+            Lines{"zero_optimization.sub_group_size: no effect, because the optimizer updates unit "
+                  "by unit, and ullage.unit_size says how large one is"});
+  EXPECT_EQ(NoEffect(R"({"zero_optimization": true, "allgather_size": 1000})"),
+            Lines{"allgather_size: no effect, because weights are gathered by unit, and "
+                  "ullage.unit_size says how large one is"});
+}
+
+TEST(NoEffect, TheDetailsOfStateOnTheHost) {
+  EXPECT_EQ(
+      NoEffect(R"({"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu",
+                   "buffer_count": 4, "cpuadam_cores_perc": 0.8, "fast_init": false,
+                   "nvme_path": "/nvme", "pipeline_read": true, "pipeline_write": true}}})"),
+      (Lines{
+          "zero_optimization.offload_optimizer.buffer_count: no effect, because buffers have the "
+          "number and size that the plan says",
+          "zero_optimization.offload_optimizer.cpuadam_cores_perc: no effect, because the engine "
+          "uses the cores that it may use",
+          "zero_optimization.offload_optimizer.fast_init: no effect, because nothing is moved to "
+          "disk",
+          "zero_optimization.offload_optimizer.nvme_path: no effect, because nothing is moved to "
+          "disk",
+          "zero_optimization.offload_optimizer.pipeline_read: no effect, because nothing is moved "
+          "to disk",
+          "zero_optimization.offload_optimizer.pipeline_write: no effect, because nothing is moved "
+          "to disk"}));
+}
+
+TEST(NoEffect, TheDetailsOfWeightsOnTheHost) {
+  EXPECT_EQ(NoEffect(R"({"zero_optimization": {"stage": 3, "offload_param": {"device": "cpu",
+                         "buffer_count": 5, "buffer_size": 1e8, "max_in_cpu": 1e9,
+                         "nvme_path": null}}})"),
+            (Lines{"zero_optimization.offload_param.buffer_count: no effect, because buffers have "
+                   "the number and size that the plan says",
+                   "zero_optimization.offload_param.buffer_size: no effect, because buffers have "
+                   "the number and size that the plan says",
+                   "zero_optimization.offload_param.max_in_cpu: no effect, because nothing is "
+                   "moved to disk"}));
+}
+
+TEST(NoEffect, TheDetailsOfOffloadThatIsOffAreNotListed) {
+  EXPECT_TRUE(NoEffect(R"({"zero_optimization": {"stage": 2,
+                           "offload_optimizer": {"device": "none", "buffer_count": 4},
+                           "offload_param": {"buffer_size": 1e8, "nvme_path": "/nvme"}}})")
+                  .empty());
+}
+
+TEST(NoEffect, TheDetailsOfRecompute) {
+  EXPECT_EQ(NoEffect(R"({"activation_checkpointing": {"number_checkpoints": 24, "profile": true,
+                         "contiguous_memory_optimization": true,
+                         "synchronize_checkpoint_boundary": true}})"),
+            (Lines{"activation_checkpointing.contiguous_memory_optimization: no effect, because it "
+                   "arranges activations that are split over ranks, and none are",
+                   "activation_checkpointing.number_checkpoints: no effect, because every block of "
+                   "the model is recomputed, however many there are",
+                   "activation_checkpointing.profile: no effect, because wall_clock_breakdown "
+                   "shows the time of each phase",
+                   "activation_checkpointing.synchronize_checkpoint_boundary: no effect, because "
+                   "nothing waits for the device between blocks, and no result depends on it"}));
+}
+
+TEST(NoEffect, AKeyThatIsNullIsAbsent) {
+  EXPECT_TRUE(NoEffect(R"({"zero_optimization": {"overlap_comm": null},
+                           "activation_checkpointing": {"number_checkpoints": null}})")
+                  .empty());
+}
+
 TEST(NoEffect, ValuesAreCheckedAllTheSame) {
   EXPECT_EQ(FirstLine(ConfigErrorOf(R"({"zero_optimization": {"overlap_comm": "yes"}})")),
             "zero_optimization.overlap_comm: \"yes\" is not allowed; allowed: true or false, or "
@@ -55,6 +126,13 @@ TEST(NotOffered, SaysWhyAndWhatToDo) {
   EXPECT_EQ(UnsupportedErrorOf(R"({"elasticity": {"enabled": true}})"),
             "elasticity.enabled: true is recognised but not offered: the batch size is what the "
             "file says\nhint: remove the key, or set it to false");
+}
+
+TEST(NotOffered, ADiskHasTheHostInItsPlace) {
+  EXPECT_EQ(UnsupportedErrorOf(R"({"zero_optimization": {"stage": 3, "offload_param": {
+                "device": "nvme"}}})"),
+            "zero_optimization.offload_param.device: \"nvme\" is recognised but not offered yet: "
+            "nothing is moved to disk\nhint: set it to \"cpu\" or \"none\"");
 }
 
 // Text that is refused, and the start of the answer.
@@ -72,14 +150,16 @@ void ExpectRefusals(const std::vector<Refusal>& refusals) {
 
 TEST(NotOffered, WhatALaterReleaseBringsSaysYet) {
   ExpectRefusals({
-      {R"({"zero_optimization": {"offload_optimizer": {"device": "cpu", "pin_memory": true}}})",
-       "zero_optimization.offload_optimizer.device: \"cpu\" is recognised but not offered yet: "},
+      {R"({"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "nvme"}}})",
+       "zero_optimization.offload_optimizer.device: \"nvme\" is recognised but not offered yet: "},
       {R"({"zero_optimization": {"offload_param": {"device": "nvme", "nvme_path": "/nvme"}}})",
        "zero_optimization.offload_param.device: \"nvme\" is recognised but not offered yet: "},
-      {R"({"zero_optimization": {"cpu_offload": true}})",
-       "zero_optimization.cpu_offload: true is recognised but not offered yet: "},
       {R"({"activation_checkpointing": {"partition_activations": true}})",
-       "activation_checkpointing.partition_activations: true is recognised but not offered yet: "},
+       "activation_checkpointing.partition_activations: true is recognised but not offered yet: "
+       "the input of each block stays whole on the rank that made it"},
+      {R"({"activation_checkpointing": {"cpu_checkpointing": true}})",
+       "activation_checkpointing.cpu_checkpointing: true is recognised but not offered yet: the "
+       "input of each block stays on its device"},
       {R"({"tensorboard": {"enabled": true}})",
        "tensorboard.enabled: true is recognised but not offered yet: "},
       {R"({"csv_monitor": {"enabled": true}})",
@@ -120,6 +200,8 @@ TEST(NotOffered, WhatWouldChangeTheResultOrTheModel) {
        "zero_optimization.zero_hpz_partition_size: 8 is recognised but not offered: "},
       {R"({"zero_optimization": {"mics_shard_size": 4}})",
        "zero_optimization.mics_shard_size: 4 is recognised but not offered: "},
+      {R"({"zero_optimization": {"stage": 3, "offload_optimizer": {"super_offload": true}}})",
+       "zero_optimization.offload_optimizer.super_offload: true is recognised but not offered: "},
       {R"({"zero_optimization": {"ignore_unused_parameters": false}})",
        "zero_optimization.ignore_unused_parameters: false is recognised but not offered: "},
       {R"({"zero_optimization": {"stage3_model_persistence_threshold": 1e6}})",

@@ -20,6 +20,9 @@ struct Tutorial {
   int world_size;            // ranks for which the batch keys are meant
   std::int64_t micro_batch;  // per rank, at that number
   std::size_t scheduler;     // index in SchedulerSettings; 0: none
+  OffloadDevice offload_optimizer = OffloadDevice::kNone;
+  OffloadDevice offload_param = OffloadDevice::kNone;
+  bool recompute = false;
 };
 
 inline void PrintTo(const Tutorial& tutorial, std::ostream* out) {
@@ -36,6 +39,9 @@ inline void ExpectRead(const Tutorial& tutorial) {
   EXPECT_EQ(settings.precision, tutorial.precision);
   EXPECT_EQ(settings.optimizer.lr, tutorial.lr);
   EXPECT_EQ(settings.scheduler.index(), tutorial.scheduler);
+  EXPECT_EQ(settings.zero.offload_optimizer.device, tutorial.offload_optimizer);
+  EXPECT_EQ(settings.zero.offload_param.device, tutorial.offload_param);
+  EXPECT_EQ(settings.recompute, tutorial.recompute);
   EXPECT_EQ(settings.ResolveBatchSizes(tutorial.world_size).micro_batch, tutorial.micro_batch);
 }
 

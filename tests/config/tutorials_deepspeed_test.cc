@@ -6,6 +6,9 @@ namespace {
 
 using enum Precision;
 
+constexpr OffloadDevice kNone = OffloadDevice::kNone;
+constexpr OffloadDevice kCpu = OffloadDevice::kCpu;
+
 const Tutorial kTutorials[] = {
     {"GettingStarted", R"({
   "train_batch_size": 8,
@@ -121,7 +124,7 @@ const Tutorial kTutorials[] = {
   },
   "wall_clock_breakdown": false
 })",
-     1, kFloat16, 0.00015, 16, 4, 0},
+     1, kFloat16, 0.00015, 16, 4, 0, kNone, kNone, true},
 
     {"MegatronGpt2Zero2", R"({
   "train_batch_size": 32,
@@ -265,6 +268,59 @@ const Tutorial kTutorials[] = {
   "optimizer": {"type": "SGD", "params": {"lr": 0.01, "momentum": 0.9}}
 })",
      2, kFloat32, 0.01, 4, 4, 0},
+
+    {"ZeroOffload", R"({
+  "train_batch_size": 8,
+  "zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu", "pin_memory": true},
+                        "contiguous_gradients": true, "overlap_comm": true},
+  "optimizer": {"type": "Adam", "params": {"lr": 0.001}},
+  "fp16": {"enabled": true}
+})",
+     2, kFloat16, 0.001, 1, 8, 0, kCpu},
+
+    {"ZeroOffloadFirstForm", R"({
+  "train_batch_size": 8,
+  "gradient_accumulation_steps": 1,
+  "zero_optimization": {"stage": 2, "cpu_offload": true, "cpu_offload_use_pin_memory": true,
+                        "contiguous_gradients": true, "overlap_comm": true},
+  "optimizer": {"type": "AdamW", "params": {"lr": 0.001}},
+  "fp16": {"enabled": true}
+})",
+     2, kFloat16, 0.001, 2, 4, 0, kCpu},
+
+    {"Zero3OffloadMegatron", R"({
+  "train_micro_batch_size_per_gpu": 8,
+  "zero_optimization": {
+    "stage": 3,
+    "offload_optimizer": {"device": "cpu", "pin_memory": true, "buffer_count": 4,
+                          "fast_init": false},
+    "offload_param": {"device": "cpu", "pin_memory": true, "buffer_count": 5, "buffer_size": 1e8,
+                      "max_in_cpu": 1e9},
+    "contiguous_gradients": true, "overlap_comm": true, "sub_group_size": 1e12,
+    "stage3_prefetch_bucket_size": 5e7, "stage3_param_persistence_threshold": 1e5,
+    "stage3_max_live_parameters": 1e9, "stage3_max_reuse_distance": 1e9
+  },
+  "bf16": {"enabled": true}
+})",
+     3, kBFloat16, 1e-3, 4, 8, 0, kCpu, kCpu},
+
+    {"OffloadPlusPlusTwinFlow", R"({
+  "train_batch_size": 16,
+  "bf16": {"enabled": true},
+  "zero_optimization": {
+    "stage": 3, "overlap_comm": true, "contiguous_gradients": true,
+    "offload_optimizer": {"device": "cpu", "pin_memory": true, "ratio": 0.3}
+  }
+})",
+     3, kBFloat16, 1e-3, 4, 4, 0, kCpu},
+
+    {"ActivationCheckpointingEveryLayer", R"({
+  "train_batch_size": 64,
+  "zero_optimization": {"stage": 1},
+  "activation_checkpointing": {"number_checkpoints": 24, "contiguous_memory_optimization": true,
+                               "synchronize_checkpoint_boundary": true, "profile": true}
+})",
+     1, kFloat32, 1e-3, 8, 8, 0, kNone, kNone, true},
 };
 
 class DeepSpeedTutorials : public testing::TestWithParam<Tutorial> {};
@@ -276,14 +332,6 @@ TEST_P(DeepSpeedTutorials, AreRead) {
 INSTANTIATE_TEST_SUITE_P(All, DeepSpeedTutorials, testing::ValuesIn(kTutorials), NameOf);
 
 const RefusedTutorial kRefused[] = {
-    {"ZeroOffload", R"({
-  "train_batch_size": 8,
-  "zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu", "pin_memory": true},
-                        "contiguous_gradients": true, "overlap_comm": true},
-  "optimizer": {"type": "Adam", "params": {"lr": 0.001}},
-  "fp16": {"enabled": true}
-})",
-     "zero_optimization.offload_optimizer.device: \"cpu\" is recognised but not offered yet"},
     {"ZeroInfinity", R"({
   "train_micro_batch_size_per_gpu": 1,
   "zero_optimization": {
@@ -327,8 +375,7 @@ const RefusedTutorial kRefused[] = {
                                "contiguous_memory_optimization": true, "number_checkpoints": 24,
                                "synchronize_checkpoint_boundary": true, "profile": false}
 })",
-     "activation_checkpointing.contiguous_memory_optimization: true is recognised but not offered "
-     "yet"},
+     "activation_checkpointing.cpu_checkpointing: true is recognised but not offered yet"},
 };
 
 class DeepSpeedTutorialsNotOffered : public testing::TestWithParam<RefusedTutorial> {};

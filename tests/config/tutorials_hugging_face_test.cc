@@ -7,6 +7,8 @@ namespace {
 
 using enum Precision;
 
+constexpr OffloadDevice kCpu = OffloadDevice::kCpu;
+
 const Tutorial kTutorials[] = {
     {"TrainerZero1", R"({
   "zero_optimization": {"stage": 1},
@@ -200,6 +202,42 @@ const Tutorial kTutorials[] = {
   "zero_optimization": {"stage": 1}
 })",
      1, kFloat16, 0.1, 4, 64, 0},
+
+    {"TrainerZero2Offload", R"({
+  "fp16": {"enabled": true},
+  "optimizer": {"type": "AdamW",
+                "params": {"lr": 3e-5, "betas": [0.8, 0.999], "eps": 1e-8, "weight_decay": 3e-7}},
+  "zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu", "pin_memory": true},
+                        "allgather_partitions": true, "allgather_bucket_size": 2e8,
+                        "overlap_comm": true, "reduce_scatter": true, "reduce_bucket_size": 2e8,
+                        "contiguous_gradients": true},
+  "train_micro_batch_size_per_gpu": 8
+})",
+     2, kFloat16, 3e-5, 1, 8, 0, kCpu},
+
+    {"TrainerZero3Offload", R"({
+  "bf16": {"enabled": true},
+  "zero_optimization": {"stage": 3,
+                        "offload_optimizer": {"device": "cpu", "pin_memory": true},
+                        "offload_param": {"device": "cpu", "pin_memory": true},
+                        "overlap_comm": true},
+  "train_micro_batch_size_per_gpu": 1
+})",
+     3, kBFloat16, 1e-3, 1, 1, 0, kCpu, kCpu},
+
+    {"AccelerateZero3Offload", R"({
+  "train_micro_batch_size_per_gpu": 4,
+  "gradient_accumulation_steps": 1,
+  "zero_optimization": {"stage": 3,
+                        "offload_optimizer": {"device": "cpu", "nvme_path": null},
+                        "offload_param": {"device": "cpu", "nvme_path": null},
+                        "stage3_gather_16bit_weights_on_model_save": true},
+  "gradient_clipping": 1.0,
+  "steps_per_print": 1000000000,
+  "fp16": {"enabled": false},
+  "bf16": {"enabled": true}
+})",
+     3, kBFloat16, 1e-3, 2, 4, 0, kCpu, kCpu},
 };
 
 class HuggingFaceGuides : public testing::TestWithParam<Tutorial> {};
@@ -211,15 +249,15 @@ TEST_P(HuggingFaceGuides, AreRead) {
 INSTANTIATE_TEST_SUITE_P(All, HuggingFaceGuides, testing::ValuesIn(kTutorials), NameOf);
 
 const RefusedTutorial kRefused[] = {
-    {"TrainerZero3Offload", R"({
+    {"TrainerZeroInfinityNvme", R"({
   "bf16": {"enabled": true},
   "zero_optimization": {"stage": 3,
-                        "offload_optimizer": {"device": "cpu", "pin_memory": true},
-                        "offload_param": {"device": "cpu", "pin_memory": true},
-                        "overlap_comm": true},
+                        "offload_optimizer": {"device": "nvme", "nvme_path": "/local_nvme",
+                                              "pin_memory": true, "buffer_count": 4},
+                        "offload_param": {"device": "cpu", "pin_memory": true}},
   "train_micro_batch_size_per_gpu": 1
 })",
-     "zero_optimization.offload_optimizer.device: \"cpu\" is recognised but not offered yet"},
+     "zero_optimization.offload_optimizer.device: \"nvme\" is recognised but not offered yet"},
     {"UniversalCheckpoint", R"({
   "checkpoint": {"load_universal": true},
   "train_micro_batch_size_per_gpu": 1

@@ -10,8 +10,12 @@
 namespace ullage::testing {
 
 std::string Describe(const Case& c) {
-  return fmt::format("stage {}, {} ranks, buckets of {}, units of {} bytes", c.stage, c.world_size,
-                     c.bucket_numel, c.unit_bytes);
+  return fmt::format(
+      "stage {}, {} ranks, buckets of {}, units of {} bytes, optimizer {}, weights {}, prefetch {}",
+      c.stage, c.world_size, c.bucket_numel, c.unit_bytes,
+      c.offload_optimizer ? fmt::format("offloaded by {}", *c.offload_optimizer) : "here",
+      c.offload_param ? "offloaded" : "here",
+      c.prefetch_numel ? fmt::format("{}", *c.prefetch_numel) : "not given");
 }
 
 std::vector<Case> AllCases(std::vector<int> world_sizes) {
@@ -27,6 +31,21 @@ std::vector<Case> AllCases(std::vector<int> world_sizes) {
   return cases;
 }
 
+std::vector<Case> EachTier(const Case& c) {
+  std::vector<Case> cases = {c};
+  if (c.stage == 0) return cases;
+  for (const double ratio : {0.0, 0.3, 0.7, 1.0}) {
+    cases.push_back(c);
+    cases.back().offload_optimizer = ratio;
+  }
+  if (c.stage < 3) return cases;
+  cases.push_back(c);
+  cases.back().offload_param = true;
+  cases.push_back(cases.back());
+  cases.back().offload_optimizer = 1.0;
+  return cases;
+}
+
 Settings SettingsFor(const Case& c, const std::string& extra) {
   nlohmann::json json = {{"train_micro_batch_size_per_gpu", 1},
                          {"gradient_clipping", 0},
@@ -37,6 +56,12 @@ Settings SettingsFor(const Case& c, const std::string& extra) {
                            {"stage3_param_persistence_threshold", 0}}},
                          {"ullage", {{"unit_size", c.unit_bytes}, {"timeout_seconds", 60}}}};
   json.update(nlohmann::json::parse(extra), /*merge_objects=*/true);
+  nlohmann::json& zero = json["zero_optimization"];
+  if (c.offload_optimizer) {
+    zero["offload_optimizer"] = {{"device", "cpu"}, {"ratio", *c.offload_optimizer}};
+  }
+  if (c.offload_param) zero["offload_param"] = {{"device", "cpu"}};
+  if (c.prefetch_numel) zero["stage3_prefetch_bucket_size"] = *c.prefetch_numel;
   return Settings::FromText(json.dump(), "test");
 }
 

@@ -4,6 +4,7 @@
 
 #include "engine/support.h"
 #include "kernels/adamw.h"
+#include "kernels/weights.h"
 
 namespace ullage::testing {
 namespace {
@@ -48,6 +49,16 @@ struct OwnForward {
   }
 };
 
+// The weights of a master: Note [Master in 16 + 16 bit].
+at::Tensor Rounded(const at::Tensor& master, at::ScalarType dtype) {
+  at::Tensor weights = at::empty(master.sizes(), dtype);
+  at::Tensor extension = at::empty(master.sizes());
+  kernels::reference::StoreMaster({dtype == at::kFloat ? DType::kFloat32 : DType::kBFloat16,
+                                   weights.mutable_data_ptr(), extension.mutable_data_ptr()},
+                                  master.const_data_ptr<float>(), master.numel());
+  return weights;
+}
+
 struct Reference {  // the unmanaged model, stepped by the same kernel
   OwnForward model;
   std::vector<at::Tensor> masters, exp_avg, exp_avg_sq;
@@ -73,11 +84,11 @@ struct Reference {  // the unmanaged model, stepped by the same kernel
       step.lr = 0.01;
       step.weight_decay = 0.1;
       step.t = t;
-      kernels::AdamW(step, masters[i].data_ptr<float>(), DType::kFloat32, gradient.const_data_ptr(),
-                     exp_avg[i].data_ptr<float>(), exp_avg_sq[i].data_ptr<float>(), DType::kFloat32,
-                     nullptr, gradient.numel());
+      kernels::AdamW(step, {DType::kFloat32, masters[i].data_ptr()}, DType::kFloat32,
+                     gradient.const_data_ptr(), exp_avg[i].data_ptr<float>(),
+                     exp_avg_sq[i].data_ptr<float>(), gradient.numel());
       at::NoGradGuard no_grad;
-      at::Tensor(parameters[i]).copy_(masters[i]);
+      at::Tensor(parameters[i]).copy_(Rounded(masters[i], parameters[i].scalar_type()));
       at::Tensor(parameters[i]).mutable_grad().reset();
     }
   }
@@ -88,48 +99,54 @@ at::Tensor Ids(int step) {
 }
 
 void TrainsAsWithoutTheEngine(at::ScalarType dtype, const char* precision) {
+  std::vector<Case> cases;
   for (const std::int64_t unit_bytes :
        {std::int64_t{1}, std::int64_t{5000}, std::int64_t{32 << 20}}) {
-    for (const int stage : {0, 3}) {
-      Reference reference(dtype);
-      OwnForward managed(dtype);
-      ParameterList list;
-      for (const auto& [name, tensor] : managed.Parameters()) list.Add(name, tensor);
-      const std::string extra = std::string(R"({"optimizer": {"type": "AdamW",
+    cases.push_back({.unit_bytes = unit_bytes});
+    const Case sliced = {.stage = 3, .unit_bytes = unit_bytes};
+    for (const Case& c : EachTier(sliced)) cases.push_back(c);
+    cases.push_back(
+        {.stage = 3, .unit_bytes = unit_bytes, .offload_param = true, .prefetch_numel = 4000});
+  }
+  for (const Case& c : cases) {
+    SCOPED_TRACE(Describe(c));
+    Reference reference(dtype);
+    OwnForward managed(dtype);
+    ParameterList list;
+    for (const auto& [name, tensor] : managed.Parameters()) list.Add(name, tensor);
+    const std::string extra = std::string(R"({"optimizer": {"type": "AdamW",
         "params": {"lr": 0.01, "weight_decay": 0.1}})") +
-                                precision + "}";
-      OnRanks(1, [&](std::shared_ptr<Ranks> ranks) {
-        Engine engine(std::move(list), SettingsFor({stage, 1, 1'000'000, unit_bytes}, extra),
-                      ranks);
-        for (int step = 0; step < 3; ++step) {
-          const at::Tensor expected = reference.model.Loss(Ids(step));
-          expected.backward();
-          const at::Tensor loss = engine.Forward([&] { return managed.Loss(Ids(step)); });
-          ASSERT_TRUE(loss.equal(expected)) << step << ": " << loss << " for " << expected;
-          engine.Backward(loss);
-          reference.Step(step + 1);
-          engine.Step();
-          if (step == 0) {  // an in-place write under no-grad, which the next step must see
-            at::NoGradGuard no_grad;
-            reference.model.layer.mul_(0.75);
-            reference.masters[2].copy_(reference.model.layer);
-            managed.layer.mul_(0.75);
-          }
+                              precision + "}";
+    OnRanks(1, [&](std::shared_ptr<Ranks> ranks) {
+      Engine engine(std::move(list), SettingsFor(c, extra), ranks);
+      for (int step = 0; step < 3; ++step) {
+        const at::Tensor expected = reference.model.Loss(Ids(step));
+        expected.backward();
+        const at::Tensor loss = engine.Forward([&] { return managed.Loss(Ids(step)); });
+        ASSERT_TRUE(loss.equal(expected)) << step << ": " << loss << " for " << expected;
+        engine.Backward(loss);
+        reference.Step(step + 1);
+        engine.Step();
+        if (step == 0) {  // an in-place write under no-grad, which the next step must see
+          at::NoGradGuard no_grad;
+          reference.model.layer.mul_(0.75);
+          reference.masters[2].copy_(reference.model.layer);
+          managed.layer.mul_(0.75);
         }
-        std::size_t i = 0;
-        engine.ForEachParameter([&](const Engine::ParameterPiece& piece) {
-          const at::Tensor expected = reference.masters[i++].flatten();
-          ASSERT_EQ(piece.values.size(), static_cast<std::size_t>(expected.numel()));
-          const float* values = expected.const_data_ptr<float>();
-          for (std::size_t k = 0; k < piece.values.size(); ++k) {
-            ASSERT_EQ(piece.values[k], values[k]) << *piece.name << "[" << k << "]";
-          }
-        });
-        at::NoGradGuard evaluation;
-        EXPECT_TRUE(managed.Loss(Ids(9)).equal(reference.model.Loss(Ids(9))));
-        EXPECT_TRUE(managed.kept[0].equal(reference.model.kept[0]));
+      }
+      std::size_t i = 0;
+      engine.ForEachParameter([&](const Engine::ParameterPiece& piece) {
+        const at::Tensor expected = reference.masters[i++].flatten();
+        ASSERT_EQ(piece.values.size(), static_cast<std::size_t>(expected.numel()));
+        const float* values = expected.const_data_ptr<float>();
+        for (std::size_t k = 0; k < piece.values.size(); ++k) {
+          ASSERT_EQ(piece.values[k], values[k]) << *piece.name << "[" << k << "]";
+        }
       });
-    }
+      at::NoGradGuard evaluation;
+      EXPECT_TRUE(managed.Loss(Ids(9)).equal(reference.model.Loss(Ids(9))));
+      EXPECT_TRUE(managed.kept[0].equal(reference.model.kept[0]));
+    });
   }
 }
 

@@ -16,13 +16,12 @@ std::vector<std::vector<float>> SumsThrough(World& world, bool collective) {
     sums.emplace_back(static_cast<std::size_t>(unit.unit.slice_numel), 0.0f);
   }
   const SumsOf sums_of = [&](int unit) { return sums[static_cast<std::size_t>(unit)].data(); };
-  memory::Ledger ledger;
+  memory::Memory memory(memory::Place::kHost);
   {
-    const auto exchange =
-        collective
-            ? MakeCollectiveExchange(world.plan, world.comm, ledger, memory::Place::kHost, sums_of)
-            : MakeWindowExchange(world.plan, world.window_plan, world.comm, *world.window, ledger,
-                                 memory::Place::kHost, sums_of);
+    const auto exchange = collective
+                              ? MakeCollectiveExchange(world.plan, world.comm, memory, sums_of)
+                              : MakeWindowExchange(world.plan, world.window_plan, world.comm,
+                                                   *world.window, memory, sums_of);
     for (std::uint64_t pass = 1; pass <= 3; ++pass) {
       exchange->Begin(pass);
       for (const int unit : ExchangeOrder(world.plan)) {
@@ -44,7 +43,7 @@ std::vector<std::vector<float>> SumsThrough(World& world, bool collective) {
       world.comm.Barrier(static_cast<std::uint32_t>(pass));  // as every Backward ends
     }
   }
-  for (const std::int64_t bytes : ledger.now()) EXPECT_EQ(bytes, 0);
+  for (const std::int64_t bytes : memory.ledger().now()) EXPECT_EQ(bytes, 0);
   return sums;
 }
 

@@ -159,8 +159,10 @@ TEST(Order, ContributionsOfNestedPassesHaveTheSameBitsForAllUnitAndBucketSizes) 
                      for (const layout::Piece& piece :
                           layout::PiecesOfSlice(world.plan.units[u].unit, world.rank())) {
                        if (piece.parameter != 3 || piece.parameter_offset > 0) continue;
+                       const UnitSums of_unit = world.reducer->Of(static_cast<int>(u));
+                       ASSERT_EQ(of_unit.dtype, DType::kFloat32);
                        const float* begin =
-                           world.reducer->Sums(static_cast<int>(u)) + piece.slice_offset;
+                           reinterpret_cast<const float*>(of_unit.data) + piece.slice_offset;
                        sums.assign(begin, begin + 64);
                      }
                    }

@@ -3,9 +3,12 @@
 #include <ATen/CPUGeneratorImpl.h>
 
 #include <cstring>
+#include <mutex>
 #include <thread>
 
+#include "base/log.h"
 #include "comm/connect.h"
+#include "kernels/cast.h"
 #include "support/run_ranks.h"
 #include "torchx/dtype.h"
 
@@ -67,6 +70,12 @@ layout::ParameterSpec Spec(const std::string& name, std::vector<std::int64_t> sh
 
 World::World(comm::Comm& own_comm, const WorldOptions& options) : comm(own_comm) {
   Settings settings;
+  settings.train_micro_batch_size_per_gpu = 1;
+  settings.gradient_accumulation_steps = options.accumulation_steps;
+  if (options.offload_optimizer) {
+    settings.zero.offload_optimizer.device = OffloadDevice::kCpu;
+    settings.zero.offload_optimizer.ratio = *options.offload_optimizer;
+  }
   settings.zero.stage = options.stage;
   settings.zero.param_persistence_threshold = options.persistence_threshold;
   settings.zero.reduce_bucket_size = options.bucket_numel * options.world_size;
@@ -80,11 +89,10 @@ World::World(comm::Comm& own_comm, const WorldOptions& options) : comm(own_comm)
       {Spec("a", {30, 8}, dtype), Spec("b", {16, 16}, dtype), Spec("c", {16}, dtype),
        Spec("d", {10, 70}, dtype), Spec("frozen", {9, 9}, dtype, false), Spec("e", {333}, dtype),
        Spec("f", {2, 3, 4}, dtype), Spec("empty", {0, 4}, dtype), Spec("g", {1}, dtype)},
-      comm.world_size(), comm.AllLocal());
+      {comm.world_size(), comm.AllLocal()});
   window_plan = plan::MakeWindowPlan(plan);
   window = comm.CreateWindow(window_plan.total, window_plan.words());
-  reducer = std::make_unique<GradientReducer>(plan, window_plan, comm, *window, ledger,
-                                              memory::Place::kHost);
+  reducer = std::make_unique<GradientReducer>(plan, window_plan, comm, *window, memory);
   for (const layout::ParameterSpec& spec : plan.parameters) {
     leaves.push_back(
         at::ones(spec.shape, torchx::ToTorch(dtype)).set_requires_grad(spec.trainable));
@@ -130,11 +138,13 @@ void World::ExpectSums(const std::vector<at::Tensor>& expected) const {
   for (std::size_t u = 0; u < plan.units.size(); ++u) {
     const layout::Unit& unit = plan.units[u].unit;
     if (!unit.trainable) continue;
-    const float* sums = reducer->Sums(static_cast<int>(u));
+    const UnitSums of_unit = reducer->Of(static_cast<int>(u));
+    std::vector<float> sums(static_cast<std::size_t>(unit.slice_numel));
+    kernels::Convert(of_unit.dtype, of_unit.data, DType::kFloat32, sums.data(), unit.slice_numel);
     for (const layout::Piece& piece : layout::PiecesOfSlice(unit, rank())) {
       const auto p = static_cast<std::size_t>(piece.parameter);
       const at::Tensor want = expected[p].contiguous();
-      EXPECT_EQ(std::memcmp(sums + piece.slice_offset,
+      EXPECT_EQ(std::memcmp(sums.data() + piece.slice_offset,
                             want.const_data_ptr<float>() + piece.parameter_offset,
                             static_cast<std::size_t>(4 * piece.numel)),
                 0)
@@ -177,6 +187,29 @@ void OnWorlds(const WorldOptions& options, const std::function<void(World&)>& bo
       throw;
     }
   });
+}
+
+struct LoggedLines::State {
+  std::mutex mutex;
+  std::vector<std::string> lines;
+};
+
+LoggedLines::LoggedLines() : state_(std::make_shared<State>()) {
+  SetLogSink([state = state_](LogLevel, std::string_view, std::string_view line) {
+    std::lock_guard lock(state->mutex);
+    state->lines.emplace_back(line);
+  });
+}
+
+LoggedLines::~LoggedLines() {
+  SetLogSink({});
+}
+
+int LoggedLines::Count(const std::string& part) const {
+  std::lock_guard lock(state_->mutex);
+  int count = 0;
+  for (const std::string& line : state_->lines) count += line.find(part) != std::string::npos;
+  return count;
 }
 
 std::string MessageOf(const std::function<void()>& call) {

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,7 +24,9 @@ struct WorldOptions {
   std::int64_t bucket_numel = 1'000'000;
   Precision precision = Precision::kFloat32;
   std::int64_t persistence_threshold = 0;
-  bool hosts_apart = false;  // as if every rank were on a host of its own
+  int accumulation_steps = 2;                    // 1: one rank keeps gradients as they come
+  std::optional<double> offload_optimizer = {};  // the ratio
+  bool hosts_apart = false;                      // as if every rank were on a host of its own
   std::chrono::milliseconds timeout{20'000};
 };
 
@@ -35,7 +38,8 @@ class World {
   comm::Comm& comm;
   plan::Plan plan;
   plan::WindowPlan window_plan;
-  memory::Ledger ledger;
+  memory::Memory memory{memory::Place::kHost};
+  memory::Ledger& ledger = memory.ledger();
   std::unique_ptr<comm::Window> window;
   std::unique_ptr<GradientReducer> reducer;
   std::vector<at::Tensor> leaves;  // by parameter; the last but one has no elements
@@ -52,7 +56,8 @@ class World {
   // Bytes of gradients on their way, now or at most.
   std::int64_t Buckets(bool peak = false) const;
 
-  // The owned part of the sums against `expected`, fp32, by parameter; bit for bit.
+  // The owned part of the sums against `expected`, fp32, by parameter; bit for bit. What is kept
+  // in 16 bit is widened.
   void ExpectSums(const std::vector<at::Tensor>& expected) const;
   // Zeros of the parameters' shapes, in fp32.
   std::vector<at::Tensor> Zeros() const;
@@ -66,6 +71,18 @@ std::vector<at::Tensor> SumOfPasses(
     });
 
 void OnWorlds(const WorldOptions& options, const std::function<void(World&)>& body);
+
+// Takes the lines that are logged while it lives.
+class LoggedLines {
+ public:
+  LoggedLines();
+  ~LoggedLines();
+  int Count(const std::string& part) const;
+
+ private:
+  struct State;
+  std::shared_ptr<State> state_;
+};
 
 std::string MessageOf(const std::function<void()>& call);
 void Sleep(int milliseconds);

@@ -5,8 +5,6 @@
 namespace ullage::kernels {
 namespace {
 
-constexpr DType kTypes[] = {DType::kFloat32, DType::kBFloat16, DType::kFloat16};
-
 TEST(AddToFloat, VectorsGiveTheBitsOfTheReferenceEvenWhenUnaligned) {
   const Floats start = AnyFloats(kMany, 1);
   const Floats more = AnyFloats(kMany, 2);

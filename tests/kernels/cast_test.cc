@@ -5,8 +5,6 @@
 namespace ullage::kernels {
 namespace {
 
-constexpr DType kTypes[] = {DType::kFloat32, DType::kBFloat16, DType::kFloat16};
-
 struct Format {
   DType dtype;
   int exponent_bits;

@@ -144,6 +144,24 @@ TEST(ExactSum, WordsOfRanksAddToTheWholeWhateverTheSigns) {
   EXPECT_TRUE(std::ranges::equal(reduced.words(), whole.words()));
 }
 
+TEST(ExactSum, ComesBackFromItsWordsNormalisedOrNot) {
+  const auto values = AnyFiniteDoubles(999, 13);
+  ExactSum whole;
+  std::array<int64_t, ExactSum::kWords> words{};
+  for (double value : values) {  // each value's words added up as they are
+    ExactSum one;
+    one.Add(value);
+    whole.Add(value);
+    const auto parts = one.words();
+    for (size_t i = 0; i < words.size(); ++i) words[i] += parts[i];
+  }
+  EXPECT_TRUE(std::ranges::any_of(words, [](int64_t word) { return word >> 32 > 0; }));
+  EXPECT_TRUE(std::ranges::equal(ExactSum::FromWords(words).words(), whole.words()));
+  const auto own = whole.words();
+  const ExactSum again = ExactSum::FromWords(own.first<ExactSum::kWords>());
+  EXPECT_EQ(again.ToDouble(), whole.ToDouble());
+}
+
 TEST(ExactSum, ClearIsZero) {
   ExactSum sum;
   sum.Add(-3);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "kernels/cast.h"
 #include "kernels/test_data.h"
 
 namespace ullage::kernels {
@@ -10,7 +11,7 @@ namespace {
 
 SquareSum Of(const Floats& x) {
   SquareSum result;
-  AddSumOfSquares(x.data(), static_cast<int64_t>(x.size()), result);
+  AddSumOfSquares(DType::kFloat32, x.data(), static_cast<int64_t>(x.size()), result);
   return result;
 }
 
@@ -45,18 +46,47 @@ TEST(SumOfSquares, IsAsCloseAsDoubleAllows) {
 TEST(SumOfSquares, VectorsGiveTheBitsOfTheReference) {
   const Floats values = FiniteFloats(kMany, 2);
   SquareSum expected;
-  reference::AddSumOfSquares(values.data(), static_cast<int64_t>(values.size()), expected);
+  reference::AddSumOfSquares(DType::kFloat32, values.data(), static_cast<int64_t>(values.size()),
+                             expected);
   OnEveryTarget([&] {
     SquareSum actual = Of(values);
     EXPECT_TRUE(std::ranges::equal(actual.sum.words(), expected.sum.words()));
     EXPECT_EQ(actual.first_non_finite, -1);
     for (int64_t n = 0; n <= kLongestTail; ++n) {
       SquareSum tail, expected_tail;
-      AddSumOfSquares(values.data(), n, tail);
-      reference::AddSumOfSquares(values.data(), n, expected_tail);
+      AddSumOfSquares(DType::kFloat32, values.data(), n, tail);
+      reference::AddSumOfSquares(DType::kFloat32, values.data(), n, expected_tail);
       ASSERT_TRUE(std::ranges::equal(tail.sum.words(), expected_tail.sum.words())) << n;
     }
   });
+}
+
+TEST(SumOfSquares, SixteenBitElementsCountAsTheFloatsThatTheyAre) {
+  for (DType dtype : {DType::kBFloat16, DType::kFloat16}) {
+    SCOPED_TRACE(Name(dtype));
+    const Bytes elements = As(dtype, FiniteFloats(kMany, 5));
+    Floats floats(elements.size() / 2);
+    reference::Convert(dtype, elements.data(), DType::kFloat32, floats.data(),
+                       static_cast<int64_t>(floats.size()));
+    // What was finite in fp32 may be infinite here: every batch of groups has its own first.
+    OnEveryTarget([&] {
+      for (size_t at = 0; at < floats.size(); at += 1000) {
+        const auto n = static_cast<int64_t>(std::min<size_t>(1000, floats.size() - at));
+        SquareSum actual, plain, expected;
+        AddSumOfSquares(dtype, elements.data() + 2 * at, n, actual);
+        reference::AddSumOfSquares(dtype, elements.data() + 2 * at, n, plain);
+        reference::AddSumOfSquares(DType::kFloat32, floats.data() + at, n, expected);
+        ASSERT_TRUE(std::ranges::equal(actual.sum.words(), expected.sum.words())) << at;
+        ASSERT_TRUE(std::ranges::equal(plain.sum.words(), expected.sum.words())) << at;
+        ASSERT_EQ(actual.first_non_finite, expected.first_non_finite) << at;
+        ASSERT_EQ(plain.first_non_finite, expected.first_non_finite) << at;
+      }
+    });
+  }
+  const Array<uint16_t> three_and_four = {0x4040, 0x4080};  // bf16
+  SquareSum sum;
+  AddSumOfSquares(DType::kBFloat16, three_and_four.data(), 2, sum);
+  EXPECT_EQ(sum.sum.ToDouble(), 25);
 }
 
 TEST(SumOfSquares, DoesNotDependOnSplitsAtMultiplesOf64) {
@@ -69,7 +99,7 @@ TEST(SumOfSquares, DoesNotDependOnSplitsAtMultiplesOf64) {
     for (int64_t at = 0; at < n;) {
       const int64_t length = std::min<int64_t>(n - at, 64 * static_cast<int64_t>(random() % 200));
       SquareSum part;  // as another rank or thread would hold it
-      AddSumOfSquares(values.data() + at, length, part);
+      AddSumOfSquares(DType::kFloat32, values.data() + at, length, part);
       total.sum.Add(part.sum);
       at += length;
     }
@@ -103,9 +133,9 @@ TEST(SumOfSquares, NamesTheFirstNonFiniteElement) {
 TEST(SumOfSquares, KeepsAnEarlierFinding) {
   SquareSum result;
   const Floats bad(70, INFINITY);
-  AddSumOfSquares(bad.data() + 64, 1, result);
+  AddSumOfSquares(DType::kFloat32, bad.data() + 64, 1, result);
   result.first_non_finite += 1000;
-  AddSumOfSquares(bad.data(), 70, result);
+  AddSumOfSquares(DType::kFloat32, bad.data(), 70, result);
   EXPECT_EQ(result.first_non_finite, 1000);
   EXPECT_EQ(result.sum.ToDouble(), 0);
 }

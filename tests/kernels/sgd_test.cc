@@ -6,8 +6,6 @@
 namespace ullage::kernels {
 namespace {
 
-constexpr DType kTypes[] = {DType::kFloat32, DType::kBFloat16, DType::kFloat16};
-
 std::vector<SgdStep> Steps() {
   SgdStep plain;
   plain.lr = 0.1;
@@ -28,46 +26,42 @@ std::vector<SgdStep> Steps() {
 }
 
 TEST(Sgd, VectorsGiveTheBitsOfTheReference) {
-  const Floats master = AnyFloats(kMany, 1), buffer = AnyFloats(kMany, 2);
+  const Weights weights(DType::kBFloat16, AnyFloats(kMany, 1));
+  const Floats buffer = AnyFloats(kMany, 2);
   for (DType gradient_dtype : kTypes) {
     const Bytes gradient = As(gradient_dtype, AnyFloats(kMany, 3));
     for (const SgdStep& step : Steps()) {
-      Floats expected_master = master, expected_buffer = buffer;
-      Bytes expected_weight(2 * kMany);
-      reference::Sgd(step, expected_master.data(), gradient_dtype, gradient.data(),
-                     expected_buffer.data(), DType::kFloat16, expected_weight.data(), kMany);
+      Weights expected = weights;
+      Floats expected_buffer = buffer;
+      reference::Sgd(step, expected.Range(), gradient_dtype, gradient.data(),
+                     expected_buffer.data(), kMany);
       OnEveryTarget([&] {
-        Floats actual_master = master, actual_buffer = buffer;
-        Bytes weight(2 * kMany);
-        Sgd(step, actual_master.data(), gradient_dtype, gradient.data(), actual_buffer.data(),
-            DType::kFloat16, weight.data(), kMany);
-        ExpectSameNumbers(actual_master, expected_master);
+        Weights actual = weights;
+        Floats actual_buffer = buffer;
+        Sgd(step, actual.Range(), gradient_dtype, gradient.data(), actual_buffer.data(), kMany);
+        ExpectSameWeights(actual, expected);
         ExpectSameNumbers(actual_buffer, expected_buffer);
-        ExpectSameNumbers(DType::kFloat16, weight, expected_weight);
       });
     }
   }
 }
 
 TEST(Sgd, EveryTailAndEveryWeightType) {
-  const Floats master = AnyFloats(kLongestTail + 1, 1), buffer = AnyFloats(kLongestTail + 1, 2);
+  const Floats masters = AnyFloats(kLongestTail + 1, 1), buffer = AnyFloats(kLongestTail + 1, 2);
   for (DType gradient_dtype : kTypes) {
     const Bytes gradient = As(gradient_dtype, AnyFloats(kLongestTail + 1, 3));
     for (DType weight_dtype : kTypes) {
-      const Bytes weight = As(weight_dtype, Floats(kLongestTail + 1, -7.0f));
+      const Weights weights(weight_dtype, masters);
       for (const SgdStep& step : Steps()) {
         OnEveryTarget([&] {
           for (int64_t n = 0; n <= kLongestTail; ++n) {
-            Floats expected_master = master, expected_buffer = buffer;
-            Floats actual_master = master, actual_buffer = buffer;
-            Bytes expected_weight = weight, actual_weight = weight;
-            reference::Sgd(step, expected_master.data(), gradient_dtype, gradient.data(),
-                           expected_buffer.data(), weight_dtype, expected_weight.data(), n);
-            Sgd(step, actual_master.data(), gradient_dtype, gradient.data(), actual_buffer.data(),
-                weight_dtype, actual_weight.data(), n);
-            ExpectSameNumbers(actual_master, expected_master);
+            Weights expected = weights, actual = weights;
+            Floats expected_buffer = buffer, actual_buffer = buffer;
+            reference::Sgd(step, expected.Range(), gradient_dtype, gradient.data(),
+                           expected_buffer.data(), n);
+            Sgd(step, actual.Range(), gradient_dtype, gradient.data(), actual_buffer.data(), n);
+            ExpectSameWeights(actual, expected);
             ExpectSameNumbers(actual_buffer, expected_buffer);
-            ExpectSameNumbers(weight_dtype, actual_weight, expected_weight);
           }
         });
       }
@@ -75,14 +69,31 @@ TEST(Sgd, EveryTailAndEveryWeightType) {
   }
 }
 
+TEST(Sgd, SixteenBitWeightsAreUpdatedAsTheirMastersAlone) {
+  for (DType dtype : {DType::kBFloat16, DType::kFloat16}) {
+    SCOPED_TRACE(Name(dtype));
+    for (const SgdStep& step : Steps()) {
+      Weights masters(DType::kFloat32, AnyFloats(10'000, 1)), weights(dtype, masters.Masters());
+      Floats buffer = AnyFloats(10'000, 2), masters_buffer = buffer;
+      for (uint64_t t = 0; t < 3; ++t) {
+        const Floats gradient = AnyFloats(10'000, 10 + t);
+        Sgd(step, masters.Range(), DType::kFloat32, gradient.data(), masters_buffer.data(), 10'000);
+        Sgd(step, weights.Range(), DType::kFloat32, gradient.data(), buffer.data(), 10'000);
+        ExpectSameWeights(weights, Weights(dtype, masters.Masters()));
+      }
+    }
+  }
+}
+
 // One step on 20 equal elements; returns the last.
 float One(const SgdStep& step, float p, float gradient, float* buffer) {
-  Floats master(20, p), buffers(20, buffer != nullptr ? *buffer : 0.0f);
+  Weights weights(DType::kFloat32, Floats(20, p));
+  Floats buffers(20, buffer != nullptr ? *buffer : 0.0f);
   const Floats gradients(20, gradient);
-  Sgd(step, master.data(), DType::kFloat32, gradients.data(),
-      buffer != nullptr ? buffers.data() : nullptr, DType::kFloat32, nullptr, 20);
+  Sgd(step, weights.Range(), DType::kFloat32, gradients.data(),
+      buffer != nullptr ? buffers.data() : nullptr, 20);
   if (buffer != nullptr) *buffer = buffers.back();
-  return master.back();
+  return weights.Masters().back();
 }
 
 TEST(Sgd, WithoutMomentumNeedsNoBuffer) {
@@ -132,7 +143,7 @@ TEST(Sgd, CanonicalClippedStep) {  // case C1: mean gradient [1, 2] clipped to n
   SgdStep step;
   step.lr = 0.1;
   step.gradient_factor = static_cast<float>(1 / (4 * (std::sqrt(5.0) + 1e-6)));
-  Sgd(step, w.data(), DType::kFloat32, sum.data(), nullptr, DType::kFloat32, nullptr, 2);
+  Sgd(step, {DType::kFloat32, w.data(), nullptr}, DType::kFloat32, sum.data(), nullptr, 2);
   EXPECT_NEAR(w[0], 0.9552787, 1e-6);
   EXPECT_NEAR(w[1], -1.0894427, 1e-6);
 }

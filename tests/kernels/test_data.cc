@@ -58,6 +58,23 @@ Bytes As(DType dtype, const Floats& values) {
   return bytes;
 }
 
+Weights::Weights(DType type, const Floats& masters)
+    : dtype(type),
+      weight(masters.size() * static_cast<size_t>(ElementBytes(type))),
+      extension(masters.size() * static_cast<size_t>(ExtensionBytes(type))) {
+  reference::StoreMaster(Range(), masters.data(), size());
+}
+
+WeightRange Weights::Range() {
+  return {dtype, weight.data(), extension.empty() ? nullptr : extension.data()};
+}
+
+Floats Weights::Masters() {
+  Floats masters(static_cast<size_t>(size()));
+  reference::LoadMaster(Range(), masters.data(), size());
+  return masters;
+}
+
 void OnEveryTarget(const std::function<void()>& check) {
   for (const std::string& target : SupportedTargets()) {
     SCOPED_TRACE("on " + target);
@@ -85,6 +102,18 @@ void ExpectSameNumbers(DType dtype, const Bytes& actual, const Bytes& expected) 
     return values;
   };
   ExpectSameNumbers(floats(actual), floats(expected));
+}
+
+void ExpectSameWeights(const Weights& actual, const Weights& expected) {
+  ASSERT_EQ(actual.dtype, expected.dtype);
+  ExpectSameNumbers(actual.dtype, actual.weight, expected.weight);
+  if (actual.dtype == DType::kFloat16) {
+    return ExpectSameNumbers(DType::kFloat32, actual.extension, expected.extension);
+  }
+  ASSERT_EQ(actual.extension.size(), expected.extension.size());
+  for (size_t i = 0; i < actual.extension.size(); ++i) {
+    ASSERT_EQ(actual.extension[i], expected.extension[i]) << "byte " << i;
+  }
 }
 
 }  // namespace ullage::kernels

@@ -14,6 +14,7 @@
 #include <gtest/gtest.h>
 
 #include "base/dtype.h"
+#include "kernels/weights.h"
 
 namespace ullage::kernels {
 
@@ -44,13 +45,26 @@ Floats NormalFloats(int64_t n, uint64_t seed, float deviation = 1);
 // `values` as an array of `dtype`, by the plain reference.
 Bytes As(DType dtype, const Floats& values);
 
+// Weights that own their arrays.
+struct Weights {
+  Weights(DType dtype, const Floats& masters);  // by the plain reference
+  int64_t size() const { return static_cast<int64_t>(weight.size()) / ElementBytes(dtype); }
+  WeightRange Range();
+  Floats Masters();  // by the plain reference
+
+  DType dtype;
+  Bytes weight, extension;
+};
+
 // Runs `check` with each instruction set in turn, named in failures, and then restores the best.
 void OnEveryTarget(const std::function<void()>& check);
 
 // Bit for bit, except that any NaN equals any other.
 void ExpectSameNumbers(const Floats& actual, const Floats& expected);
 void ExpectSameNumbers(DType dtype, const Bytes& actual, const Bytes& expected);
+void ExpectSameWeights(const Weights& actual, const Weights& expected);
 
+constexpr DType kTypes[] = {DType::kFloat32, DType::kBFloat16, DType::kFloat16};
 constexpr int64_t kLongestTail = 130;
 constexpr int64_t kMany = 1'000'000;
 

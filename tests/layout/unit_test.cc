@@ -45,6 +45,16 @@ TEST(Units, SkipParametersWithoutElements) {
   EXPECT_EQ(units[0].members[0].parameter, 1);
 }
 
+TEST(Units, RoundSlicesUpToTheGivenMultiple) {
+  for (const int world_size : {1, 2, 3}) {
+    const auto units = MakeUnits({Spec(100), Spec(700)}, 1, false, world_size, 256);
+    ASSERT_EQ(units.size(), 2u);
+    EXPECT_EQ(units[0].slice_numel, 256);
+    EXPECT_EQ(units[1].slice_numel, world_size == 1 ? 768 : world_size == 2 ? 512 : 256);
+    EXPECT_EQ(units[1].members[0].offset, 0);
+  }
+}
+
 TEST(Slices, CoverEveryElementOnceInOrder) {
   const auto units = MakeUnits({Spec(100), Spec(7), Spec(300)}, 1 << 20, true, 4);
   std::vector<std::int64_t> seen(3, 0);

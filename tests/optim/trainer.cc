@@ -6,20 +6,20 @@
 
 #include "comm/connect.h"
 #include "kernels/adamw.h"
-#include "kernels/cast.h"
 #include "kernels/sgd.h"
+#include "kernels/weights.h"
 #include "support/run_ranks.h"
 #include "torchx/dtype.h"
 
 namespace ullage::optim {
 namespace {
 
-// Elements [begin, end) of every parameter that this rank updates, and where they lie.
+// Elements [begin, end) of every parameter that this rank holds, and where they lie.
 template <typename Body>
 void ForEachHeld(const plan::Plan& plan, int rank, const Body& body) {
   for (std::size_t u = 0; u < plan.units.size(); ++u) {
     const plan::UnitPlan& unit = plan.units[u];
-    if (unit.state == plan::StateShare::kSlice) {
+    if (plan.HeldNumel(static_cast<int>(u)) == unit.unit.slice_numel) {
       for (const layout::Piece& piece : layout::PiecesOfSlice(unit.unit, rank)) {
         body(static_cast<int>(u), piece);
       }
@@ -33,7 +33,33 @@ void ForEachHeld(const plan::Plan& plan, int rank, const Body& body) {
 
 }  // namespace
 
-Trainer::Trainer(comm::Comm& own_comm, const TrainerOptions& options) : comm(own_comm) {
+std::vector<TrainerOptions> EachTier(const TrainerOptions& options) {
+  std::vector<TrainerOptions> all(1, options);
+  for (const double ratio : {0.0, 0.3, 0.7, 1.0}) {
+    all.push_back(options);
+    all.back().offload_optimizer = ratio;
+  }
+  if (options.stage < 3) return all;  // weights are offloaded at stage 3 only
+  all.push_back(options);
+  all.back().offload_param = true;
+  all.push_back(all.back());
+  all.back().offload_optimizer = 1.0;
+  return all;
+}
+
+Trainer::Trainer(comm::Comm& own_comm, const TrainerOptions& options, bool dry)
+    : comm(own_comm), memory(memory::Place::kHost, dry) {
+  settings.train_micro_batch_size_per_gpu = 1;
+  settings.gradient_accumulation_steps = options.accumulation_steps;
+  if (options.offload_optimizer) {
+    settings.zero.offload_optimizer.device = OffloadDevice::kCpu;
+    settings.zero.offload_optimizer.ratio = *options.offload_optimizer;
+  }
+  if (options.offload_param) settings.zero.offload_param.device = OffloadDevice::kCpu;
+  if (options.prefetch_numel) {
+    settings.zero.prefetch_bucket_size = *options.prefetch_numel;
+    settings.given.emplace_back("zero_optimization.stage3_prefetch_bucket_size");
+  }
   settings.zero.stage = options.stage;
   settings.zero.param_persistence_threshold = options.persistence_threshold;
   settings.ullage.unit_size = options.unit_bytes;
@@ -54,49 +80,31 @@ Trainer::Trainer(comm::Comm& own_comm, const TrainerOptions& options) : comm(own
   add("empty", 0);
   add("head.weight", 400);
   add("head.bias", 1);
-  plan = plan::MakePlan(settings, std::move(specs), comm.world_size(), comm.AllLocal());
+  plan = plan::MakePlan(settings, std::move(specs), {comm.world_size(), comm.AllLocal()});
   window_plan = plan::MakeWindowPlan(plan);
   window = comm.CreateWindow(window_plan.total, window_plan.words());
   groups = MakeGroups(settings, {"bias$"}, plan.parameters);
-  const auto place = memory::Place::kHost;
-  store = std::make_unique<params::ParameterStore>(plan, window_plan, comm, *window, ledger, place);
-  reducer =
-      std::make_unique<grads::GradientReducer>(plan, window_plan, comm, *window, ledger, place);
+  store = std::make_unique<params::ParameterStore>(plan, window_plan, comm, *window, memory);
+  reducer = std::make_unique<grads::GradientReducer>(plan, window_plan, comm, *window, memory);
+  norm = std::make_unique<NormMeter>(plan, *reducer, comm, memory);
   optimizer = std::make_unique<SliceOptimizer>(plan, settings.optimizer, groups, *store, *reducer,
-                                               comm, ledger, place);
-  store->OnWrite([this](int unit, int parameter) { optimizer->AdoptWrite(unit, parameter); });
+                                               comm, memory);
+  store->OnWrite([this](int unit, std::int64_t first, std::int64_t numel, const void* before) {
+    optimizer->AdoptWrite(unit, first, numel, before);
+  });
+  const at::TensorOptions where = at::TensorOptions().device(memory.device());
   for (int p = 0; p < static_cast<int>(plan.parameters.size()); ++p) {
     const layout::ParameterSpec& spec = plan.parameters[p];
-    weights.push_back(at::zeros(spec.shape).set_requires_grad(spec.trainable));
+    weights.push_back(at::zeros(spec.shape, where).set_requires_grad(spec.trainable));
     store->Bind(p, {weights.back()});
     if (spec.trainable && spec.numel > 0) reducer->Attach(p, weights.back());
   }
-  for (std::size_t u = 0; u < plan.units.size(); ++u) {
-    const plan::UnitPlan& unit = plan.units[u];
-    const int index = static_cast<int>(u);
-    for (const layout::Member& member : unit.unit.members) {
-      const at::Tensor start = Start(member.parameter);
-      const std::int64_t element_bytes = ElementBytes(unit.unit.dtype);
-      if (!unit.unit.sliced) {
-        kernels::Convert(DType::kFloat32, start.const_data_ptr(), unit.unit.dtype,
-                         store->WholeWeights(index) + member.offset * element_bytes, member.numel);
-      }
-    }
-    for (const layout::Piece& piece : layout::PiecesOfSlice(unit.unit, comm.rank())) {
-      const at::Tensor start = Start(piece.parameter);
-      if (!unit.unit.sliced) continue;
-      kernels::Convert(
-          DType::kFloat32, start.const_data_ptr<float>() + piece.parameter_offset, unit.unit.dtype,
-          store->OwnWeights(index) + piece.slice_offset * ElementBytes(unit.unit.dtype),
-          piece.numel);
-    }
-  }
   ForEachHeld(plan, comm.rank(), [&](int unit, const layout::Piece& piece) {
-    if (!plan.units[unit].has_master) return;
+    if (memory.is_dry()) return;
     const at::Tensor start = Start(piece.parameter);
-    std::memcpy(optimizer->Master(unit) + piece.slice_offset,
-                start.const_data_ptr<float>() + piece.parameter_offset,
-                static_cast<std::size_t>(4 * piece.numel));
+    optimizer->StoreMaster(unit, piece.slice_offset,
+                           {start.const_data_ptr<float>() + piece.parameter_offset,
+                            static_cast<std::size_t>(piece.numel)});
   });
   for (int unit = 0; unit < static_cast<int>(plan.units.size()); ++unit) store->Publish(unit);
   store->EndUpdate();
@@ -128,11 +136,13 @@ void Trainer::Step(int step) {
   at::Tensor loss;
   for (int p = 0; p < count(); ++p) {
     if (!IsTrained(p)) continue;
-    const at::Tensor term = (weights[p] * Gradient(p, step, comm.rank())).to(at::kFloat).sum();
+    const at::Tensor gradient = Gradient(p, step, comm.rank()).to(memory.device());
+    const at::Tensor term = (weights[p] * gradient).to(at::kFloat).sum();
     loss = loss.defined() ? loss + term : term;
   }
   reducer->Backward(loss, 1, false);
-  comm.Barrier(static_cast<std::uint32_t>(step));  // the norm's exchange
+  reducer->Complete();
+  (void)norm->Measure(static_cast<std::uint32_t>(step));
   store->BeginUpdate();
   for (int unit = 0; unit < static_cast<int>(plan.units.size()); ++unit) {
     if (!plan.units[unit].unit.trainable) continue;
@@ -142,6 +152,19 @@ void Trainer::Step(int step) {
   store->EndUpdate();
   if (plan.stage == 0 && plan.world_size > 1) reducer->SumsRead();
   reducer->Clear();
+}
+
+Trainer::Held Trainer::Master(int p) const {
+  Held held;
+  ForEachHeld(plan, comm.rank(), [&](int unit, const layout::Piece& piece) {
+    if (piece.parameter != p) return;
+    held.first = piece.parameter_offset;
+    held.values = at::empty({piece.numel});
+    optimizer->LoadMaster(
+        unit, piece.slice_offset,
+        {held.values.mutable_data_ptr<float>(), static_cast<std::size_t>(piece.numel)});
+  });
+  return held;
 }
 
 void OnTrainers(const TrainerOptions& options, const std::function<void(Trainer&)>& body) {
@@ -171,7 +194,14 @@ Reference::Reference(const Trainer& trainer) : trainer_(trainer) {
 }
 
 at::Tensor Reference::Weights(int p) const {
-  return master(p).to(torchx::ToTorch(trainer_.plan.parameters[p].dtype));
+  const layout::ParameterSpec& spec = trainer_.plan.parameters[static_cast<std::size_t>(p)];
+  if (!spec.trainable) return master(p).to(torchx::ToTorch(spec.dtype));
+  // Note [Master in 16 + 16 bit]: not the rounding of torch's conversion.
+  at::Tensor weights = at::empty(spec.shape, torchx::ToTorch(spec.dtype));
+  std::vector<float> extension(static_cast<std::size_t>(spec.numel));
+  kernels::reference::StoreMaster({spec.dtype, weights.mutable_data_ptr(), extension.data()},
+                                  master(p).const_data_ptr<float>(), spec.numel);
+  return weights;
 }
 
 void Reference::Step(int step) {
@@ -198,9 +228,8 @@ void Reference::Step(int step) {
       adam.bias_correction = settings.bias_correction;
       adam.t = parameters.t;
       adam.gradient_factor = parameters.gradient_factor;
-      kernels::reference::AdamW(adam, weights, DType::kFloat32, gradients, first,
-                                second_[p].mutable_data_ptr<float>(), DType::kFloat32, nullptr,
-                                sum.numel());
+      kernels::reference::AdamW(adam, {DType::kFloat32, weights}, DType::kFloat32, gradients, first,
+                                second_[p].mutable_data_ptr<float>(), sum.numel());
     } else {
       kernels::SgdStep sgd;
       sgd.lr = parameters.lr * group.lr_factor;
@@ -210,8 +239,8 @@ void Reference::Step(int step) {
       sgd.nesterov = settings.nesterov;
       sgd.t = parameters.t;
       sgd.gradient_factor = parameters.gradient_factor;
-      kernels::reference::Sgd(sgd, weights, DType::kFloat32, gradients, first, DType::kFloat32,
-                              nullptr, sum.numel());
+      kernels::reference::Sgd(sgd, {DType::kFloat32, weights}, DType::kFloat32, gradients, first,
+                              sum.numel());
     }
   }
 }
@@ -221,16 +250,15 @@ void ExpectLike(Trainer& trainer, const Reference& reference) {
     EXPECT_TRUE(at::equal(trainer.weights[p].detach().clone(), reference.Weights(p)))
         << "weights of " << trainer.plan.parameters[p].name << " at stage " << trainer.plan.stage;
   }
-  ForEachHeld(trainer.plan, trainer.comm.rank(), [&](int unit, const layout::Piece& piece) {
-    if (trainer.plan.units[unit].state == plan::StateShare::kNone) return;
-    EXPECT_EQ(std::memcmp(trainer.optimizer->Master(unit) + piece.slice_offset,
-                          reference.master(piece.parameter).const_data_ptr<float>() +
-                              piece.parameter_offset,
-                          static_cast<std::size_t>(4 * piece.numel)),
-              0)
-        << "master of " << trainer.plan.parameters[piece.parameter].name << " at stage "
-        << trainer.plan.stage;
-  });
+  for (int p = 0; p < trainer.count(); ++p) {
+    const Trainer::Held held = trainer.Master(p);
+    if (!held.values.defined()) continue;
+    EXPECT_EQ(
+        std::memcmp(held.values.const_data_ptr(),
+                    reference.master(p).const_data_ptr<float>() + held.first, held.values.nbytes()),
+        0)
+        << "master of " << trainer.plan.parameters[p].name << " at stage " << trainer.plan.stage;
+  }
 }
 
 }  // namespace ullage::optim

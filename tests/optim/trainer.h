@@ -6,9 +6,11 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "comm/comm.h"
+#include "optim/gradient_norm.h"
 #include "optim/slice_optimizer.h"
 
 namespace ullage::optim {
@@ -21,21 +23,30 @@ struct TrainerOptions {
   Precision precision = Precision::kFloat32;
   OptimizerSettings optimizer = {};
   std::vector<ParameterGroupSettings> groups = {};
+  std::optional<double> offload_optimizer = {};  // the ratio
+  bool offload_param = false;
+  std::optional<std::int64_t> prefetch_numel = {};
+  int accumulation_steps = 1;  // more than one: a single rank has fp32 sums
 };
+
+// Every way to place weights and state on the tiers that the stage allows.
+std::vector<TrainerOptions> EachTier(const TrainerOptions& options);
 
 class Trainer {
  public:
-  Trainer(comm::Comm& comm, const TrainerOptions& options);
+  Trainer(comm::Comm& comm, const TrainerOptions& options, bool dry = false);
 
   comm::Comm& comm;
   Settings settings;
   plan::Plan plan;
   plan::WindowPlan window_plan;
-  memory::Ledger ledger;
+  memory::Memory memory;
+  memory::Ledger& ledger = memory.ledger();
   std::unique_ptr<comm::Window> window;
   Groups groups;
   std::unique_ptr<params::ParameterStore> store;
   std::unique_ptr<grads::GradientReducer> reducer;
+  std::unique_ptr<NormMeter> norm;
   std::unique_ptr<SliceOptimizer> optimizer;
   std::vector<at::Tensor> weights;  // by parameter
 
@@ -46,6 +57,12 @@ class Trainer {
   // One backward pass with this rank's gradients, and the step that follows. `steps` counts from 1.
   void Step(int step);
   StepParameters Parameters(int step) const;
+  // The fp32 values of what this rank holds of `p`, and which elements of it those are.
+  struct Held {
+    std::int64_t first = 0;
+    at::Tensor values;
+  };
+  Held Master(int p) const;
   bool IsTrained(int p) const { return plan.parameters[static_cast<std::size_t>(p)].trainable; }
   int count() const { return static_cast<int>(weights.size()); }
 };
@@ -67,7 +84,7 @@ class Reference {
   std::vector<at::Tensor> master_, first_, second_;
 };
 
-// Weights and owned masters of the trainer are those of the reference, bit for bit.
+// Weights and held masters of the trainer are those of the reference, bit for bit.
 void ExpectLike(Trainer& trainer, const Reference& reference);
 
 }  // namespace ullage::optim

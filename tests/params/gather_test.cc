@@ -129,7 +129,7 @@ TEST(Gather, RawAccessToASlicedParameterThrowsByName) {
 TEST(Gather, HeldParametersMayBeReadRawUntilTheyAreLetGo) {
   OnWorlds({.world_size = 2}, [](World& world) {
     const std::vector<int> held = {3, 4, 0, 3};
-    world.store->Acquire(held);
+    world.store->Acquire(held, /*write=*/false);
     const auto* data = world.tensors[3].const_data_ptr<float>();
     world.Sweep();  // must not push it out
     EXPECT_EQ(world.tensors[3].const_data_ptr<float>(), data);
@@ -188,7 +188,7 @@ TEST(Gather, AParameterWithoutElementsIsOrdinary) {
     EXPECT_TRUE(world.tensors[4].requires_grad());
     world.tensors[4].sum().backward();
     EXPECT_EQ(world.tensors[4].grad().numel(), 0);
-    world.store->Acquire({4});
+    world.store->Acquire({4}, /*write=*/true);
     world.store->Release({4}, true);
   });
 }
@@ -202,25 +202,26 @@ TEST(Gather, ADryRunCountsTheSameBytesAndTouchesNone) {
   });
   const auto comm = comm::MakeFakeComm(0, 2);
   Settings settings;
+  settings.train_micro_batch_size_per_gpu = 1;
   settings.zero.stage = 3;
   settings.zero.param_persistence_threshold = 0;
   settings.ullage.unit_size = 1;
-  const plan::Plan plan = plan::MakePlan(settings, DefaultSpecs(), 2, true);
+  const plan::Plan plan = plan::MakePlan(settings, DefaultSpecs(), {.world_size = 2});
   const plan::WindowPlan window_plan = plan::MakeWindowPlan(plan);
-  memory::Ledger ledger;
+  memory::Memory memory(memory::Place::kHost, /*dry=*/true);
   const auto window = comm->CreateWindow(window_plan.total, window_plan.words());
   {
-    ParameterStore store(plan, window_plan, *comm, *window, ledger, memory::Place::kNowhere);
+    ParameterStore store(plan, window_plan, *comm, *window, memory);
     const at::Tensor square = at::empty({16, 16}, at::kMeta).set_requires_grad(true);
     store.Bind(1, {square});
     const at::Tensor y = at::mm(square, square.t());
     EXPECT_TRUE(y.is_meta());
     EXPECT_EQ(store.statistics().gathers, 1);
     EXPECT_EQ(store.statistics().gathered_bytes, 1024);
-    const auto now = ledger.now();
+    const auto now = memory.ledger().now();
     EXPECT_EQ(std::vector<std::int64_t>(now.begin(), now.end()), real);
   }
-  for (const std::int64_t bytes : ledger.now()) EXPECT_EQ(bytes, 0);
+  for (const std::int64_t bytes : memory.ledger().now()) EXPECT_EQ(bytes, 0);
 }
 
 }  // namespace

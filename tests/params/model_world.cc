@@ -37,21 +37,30 @@ std::vector<layout::ParameterSpec> DefaultSpecs() {
 
 World::World(comm::Comm& own_comm, const WorldOptions& options) : comm(own_comm) {
   Settings settings;
+  settings.train_micro_batch_size_per_gpu = 1;
   settings.zero.stage = options.stage;
   settings.zero.param_persistence_threshold = options.persistence_threshold;
   settings.ullage.unit_size = options.unit_bytes;
   settings.precision = options.precision;
+  if (options.offload_optimizer) {
+    settings.zero.offload_optimizer.device = OffloadDevice::kCpu;
+    settings.zero.offload_optimizer.ratio = *options.offload_optimizer;
+  }
+  if (options.offload_param) settings.zero.offload_param.device = OffloadDevice::kCpu;
+  if (options.prefetch_numel) {
+    settings.zero.prefetch_bucket_size = *options.prefetch_numel;
+    settings.given.emplace_back("zero_optimization.stage3_prefetch_bucket_size");
+  }
   std::vector<layout::ParameterSpec> specs = options.specs.empty() ? DefaultSpecs() : options.specs;
   for (layout::ParameterSpec& spec : specs) {
     spec.dtype = options.precision == Precision::kFloat32    ? DType::kFloat32
                  : options.precision == Precision::kBFloat16 ? DType::kBFloat16
                                                              : DType::kFloat16;
   }
-  plan = plan::MakePlan(settings, std::move(specs), comm.world_size(), comm.AllLocal());
+  plan = plan::MakePlan(settings, std::move(specs), {comm.world_size(), comm.AllLocal()});
   window_plan = plan::MakeWindowPlan(plan);
   window = comm.CreateWindow(window_plan.total, window_plan.words());
-  store = std::make_unique<ParameterStore>(plan, window_plan, comm, *window, ledger,
-                                           memory::Place::kHost);
+  store = std::make_unique<ParameterStore>(plan, window_plan, comm, *window, memory);
   for (std::size_t p = 0; p < plan.parameters.size(); ++p) {
     const layout::ParameterSpec& spec = plan.parameters[p];
     tensors.push_back(at::zeros(spec.shape).set_requires_grad(spec.trainable));
@@ -59,29 +68,23 @@ World::World(comm::Comm& own_comm, const WorldOptions& options) : comm(own_comm)
   }
   for (std::size_t u = 0; u < plan.units.size(); ++u) {
     const layout::Unit& unit = plan.units[u].unit;
-    for (const layout::Piece& piece : layout::PiecesOfSlice(unit, comm.rank())) {
+    const int index = static_cast<int>(u);
+    std::vector<layout::Piece> pieces;  // of what this rank holds
+    if (plan.HeldNumel(index) == unit.slice_numel) {
+      pieces = layout::PiecesOfSlice(unit, comm.rank());
+    } else {
+      for (const layout::Member& member : unit.members) {
+        pieces.push_back({member.parameter, 0, member.offset, member.numel});
+      }
+    }
+    for (const layout::Piece& piece : pieces) {
       std::vector<float> values;
       for (std::int64_t i = 0; i < piece.numel; ++i) {
         values.push_back(Value(piece.parameter, piece.parameter_offset + i));
       }
-      const std::int64_t base = unit.sliced ? 0 : comm.rank() * unit.slice_numel;
-      std::byte* weights = unit.sliced ? store->OwnWeights(static_cast<int>(u))
-                                       : store->WholeWeights(static_cast<int>(u));
       kernels::Convert(DType::kFloat32, values.data(), unit.dtype,
-                       weights + (base + piece.slice_offset) * ElementBytes(unit.dtype),
+                       store->Home(index) + piece.slice_offset * ElementBytes(unit.dtype),
                        piece.numel);
-    }
-    if (!unit.sliced && plan.units[u].state != plan::StateShare::kSlice) {
-      for (const layout::Member& member : unit.members) {
-        std::vector<float> values;
-        for (std::int64_t i = 0; i < member.numel; ++i) {
-          values.push_back(Value(member.parameter, i));
-        }
-        kernels::Convert(
-            DType::kFloat32, values.data(), unit.dtype,
-            store->WholeWeights(static_cast<int>(u)) + member.offset * ElementBytes(unit.dtype),
-            member.numel);
-      }
     }
     store->Publish(static_cast<int>(u));
   }
@@ -113,18 +116,13 @@ void World::Update(float add, const std::function<void()>& before_publish) {
   for (std::size_t u = 0; u < plan.units.size(); ++u) {
     const plan::UnitPlan& unit = plan.units[u];
     if (!unit.unit.trainable) continue;
-    const auto change = [&](std::byte* weights, std::int64_t numel) {
-      std::vector<float> values(static_cast<std::size_t>(numel));
-      kernels::Convert(unit.unit.dtype, weights, DType::kFloat32, values.data(), numel);
-      for (float& value : values) value += add;
-      kernels::Convert(DType::kFloat32, values.data(), unit.unit.dtype, weights, numel);
-    };
     const int index = static_cast<int>(u);
-    if (unit.state == plan::StateShare::kWhole) {
-      change(store->WholeWeights(index), unit.unit.padded_numel(plan.world_size));
-    } else {
-      change(store->OwnWeights(index), unit.unit.slice_numel);
-    }
+    std::vector<float> values(static_cast<std::size_t>(plan.HeldNumel(index)));
+    const auto numel = static_cast<std::int64_t>(values.size());
+    std::byte* const weights = store->Home(index);
+    kernels::Convert(unit.unit.dtype, weights, DType::kFloat32, values.data(), numel);
+    for (float& value : values) value += add;
+    kernels::Convert(DType::kFloat32, values.data(), unit.unit.dtype, weights, numel);
     store->Publish(index);
   }
   store->EndUpdate();
@@ -137,6 +135,21 @@ void World::Sweep() {
 
 std::int64_t World::Slots() const {
   return ledger.now()[static_cast<std::size_t>(memory::Tag::kSlots)];
+}
+
+std::int64_t World::Buckets() const {
+  return ledger.now()[static_cast<std::size_t>(memory::Tag::kBuckets)];
+}
+
+std::vector<WorldOptions> EachTier(const WorldOptions& options) {
+  std::vector<WorldOptions> all(5, options);
+  all[1].offload_optimizer = 1.0;
+  all[2].offload_optimizer = 0.5;
+  all[3].offload_param = true;
+  all[4].offload_param = true;
+  all[4].offload_optimizer = 1.0;
+  if (options.stage < 3) all.resize(3);  // weights are offloaded at stage 3 only
+  return all;
 }
 
 void OnWorlds(const WorldOptions& options, const std::function<void(World&)>& body) {

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,7 +22,10 @@ struct WorldOptions {
   int stage = 3;
   std::int64_t unit_bytes = 1;  // each parameter a unit of its own
   Precision precision = Precision::kFloat32;
-  std::int64_t persistence_threshold = 0;         // elements; smaller parameters stay whole
+  std::int64_t persistence_threshold = 0;        // elements; smaller parameters stay whole
+  std::optional<double> offload_optimizer = {};  // the ratio
+  bool offload_param = false;
+  std::optional<std::int64_t> prefetch_numel = {};
   std::vector<layout::ParameterSpec> specs = {};  // empty: DefaultSpecs()
   std::chrono::milliseconds timeout{20'000};
 };
@@ -39,7 +43,8 @@ class World {
   comm::Comm& comm;
   plan::Plan plan;
   plan::WindowPlan window_plan;
-  memory::Ledger ledger;
+  memory::Memory memory{memory::Place::kHost};
+  memory::Ledger& ledger = memory.ledger();
   std::unique_ptr<comm::Window> window;
   std::unique_ptr<ParameterStore> store;
   std::vector<at::Tensor> tensors;  // by parameter
@@ -49,13 +54,17 @@ class World {
   // What parameter `p` holds at the start, plus `add`. Exact in 16 bits for a small `add`.
   at::Tensor Expected(int p, double add = 0) const;
   int UnitOf(int p) const;
-  // Publishes what this rank's own slices hold, with `add` added to every element of the unit:
+  // Publishes what this rank holds, with `add` added to every element:
   // what a step of the optimizer does. `before_publish` runs once.
   void Update(float add, const std::function<void()>& before_publish = {});
   // Uses every parameter once, so that what was gathered before has given way.
   void Sweep();
   std::int64_t Slots() const;
+  std::int64_t Buckets() const;
 };
+
+// Every way to place weights and state on the tiers.
+std::vector<WorldOptions> EachTier(const WorldOptions& options);
 
 // The weights on every rank; an error on one ends the others and is rethrown.
 void OnWorlds(const WorldOptions& options, const std::function<void(World&)>& body);

@@ -62,7 +62,7 @@ TEST(Update, ARankThatRunsAheadWaitsForTheNewSlices) {
 
 TEST(Update, OfWeightsThatAreHeldIsAnErrorByName) {
   OnWorlds({.world_size = 2}, [](World& world) {
-    world.store->Acquire({1});
+    world.store->Acquire({1}, /*write=*/false);
     const std::string message = MessageOf([&] { world.store->BeginUpdate(); });
     EXPECT_NE(message.find("'square'"), std::string::npos) << message;
     EXPECT_NE(message.find("hint: end the scope of Gather()"), std::string::npos) << message;

@@ -49,22 +49,6 @@ TEST(Write, SurvivesAnUpdateToo) {
   }
 }
 
-TEST(Write, TellsTheListenerWhichParameterOnEveryRank) {
-  for (const int stage : {0, 3}) {
-    OnWorlds({.world_size = 2, .stage = stage}, [](World& world) {
-      std::vector<std::pair<int, int>> told;
-      world.store->OnWrite([&](int unit, int parameter) { told.emplace_back(unit, parameter); });
-      at::NoGradGuard no_grad;
-      (void)(world.tensors[1] + 1);
-      world.tensors[6].add_(1);
-      world.tensors[0].fill_(1);
-      EXPECT_EQ(told,
-                (std::vector<std::pair<int, int>>{{world.UnitOf(6), 6}, {world.UnitOf(0), 0}}));
-      world.store->OnWrite({});
-    });
-  }
-}
-
 TEST(Write, ARankThatIsLateIsWaitedFor) {
   for (const int late : {0, 1}) {
     OnWorlds({.world_size = 2}, [late](World& world) {
@@ -97,7 +81,7 @@ TEST(Write, ManyOfThemByDriftingRanksAreNeitherLostNorDoubled) {
 TEST(Write, WithHeldBytesIsKept) {
   for (const int stage : {0, 3}) {
     OnWorlds({.world_size = 2, .stage = stage}, [](World& world) {
-      world.store->Acquire({3, 4, 5});
+      world.store->Acquire({3, 4, 5}, /*write=*/true);
       world.tensors[3].mutable_data_ptr<float>()[699] = 77;
       world.tensors[5].mutable_data_ptr<float>()[0] = 78;
       world.store->Release({3, 4, 5}, true);

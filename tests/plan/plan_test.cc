@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace ullage::plan {
 namespace {
@@ -48,6 +49,7 @@ std::vector<Case> Cases() {
 
 Settings SettingsOf(const Case& c) {
   Settings settings;
+  settings.train_micro_batch_size_per_gpu = 1;
   settings.zero.stage = c.stage;
   settings.zero.param_persistence_threshold = 0;
   settings.ullage.unit_size = c.unit_bytes;
@@ -58,7 +60,7 @@ Settings SettingsOf(const Case& c) {
 }
 
 Plan PlanOf(const Case& c, const Settings& settings) {
-  return MakePlan(settings, Specs(c.dtype), c.world_size, /*all_local=*/true);
+  return MakePlan(settings, Specs(c.dtype), {.world_size = c.world_size});
 }
 Plan PlanOf(const Case& c) {
   return PlanOf(c, SettingsOf(c));
@@ -74,6 +76,12 @@ std::int64_t SumOverRanks(const Plan& plan, Tag tag) {
   return sum;
 }
 
+std::int64_t SumOverRanks(const Plan& plan, Tag tag, Tier tier) {
+  std::int64_t sum = 0;
+  for (int rank = 0; rank < plan.world_size; ++rank) sum += Of(plan.BytesOfRank(rank, tier), tag);
+  return sum;
+}
+
 TEST(Plan, WeightsAreSlicedAtStageThreeOnly) {
   for (const Case& c : Cases()) {
     const Plan plan = PlanOf(c);
@@ -86,7 +94,10 @@ TEST(Plan, MasterAndMomentsAreSlicedFromStageOneOn) {
   for (const Case& c : Cases()) {
     const Plan plan = PlanOf(c);
     const std::int64_t copies = c.stage == 0 ? c.world_size : 1;
-    const std::int64_t master = c.dtype == DType::kFloat32 ? 0 : 4 * kTrained;
+    // What the weights lack: nothing, the lower half of the bits, or all of them.
+    const std::int64_t master = c.dtype == DType::kFloat32    ? 0
+                                : c.dtype == DType::kBFloat16 ? 2 * kTrained
+                                                              : 4 * kTrained;
     EXPECT_EQ(SumOverRanks(plan, Tag::kMaster), copies * master);
     EXPECT_EQ(SumOverRanks(plan, Tag::kMoments), copies * 8 * kTrained);
   }
@@ -94,7 +105,19 @@ TEST(Plan, MasterAndMomentsAreSlicedFromStageOneOn) {
 
 TEST(Plan, GradientSumsAreThoseOfTheOwnedSliceAtEveryStage) {
   for (const Case& c : Cases()) {
-    EXPECT_EQ(SumOverRanks(PlanOf(c), Tag::kGradients), 4 * kTrained);
+    Settings settings = SettingsOf(c);
+    settings.gradient_accumulation_steps = 2;
+    EXPECT_EQ(SumOverRanks(PlanOf(c, settings), Tag::kGradients), 4 * kTrained);
+  }
+}
+
+TEST(Plan, GradientsThatNothingIsAddedToAreKeptAsTheyCome) {
+  for (const Case& c : Cases()) {
+    const Plan plan = PlanOf(c);  // one micro-step
+    EXPECT_EQ(plan.sums_in_weight_dtype, c.world_size == 1);
+    EXPECT_EQ(plan.sums_dtype(0), c.world_size == 1 ? c.dtype : DType::kFloat32);
+    EXPECT_EQ(SumOverRanks(plan, Tag::kGradients),
+              (c.world_size == 1 ? ElementBytes(c.dtype) : 4) * kTrained);
   }
 }
 
@@ -121,14 +144,14 @@ TEST(Plan, PaddingIsWhatRoundingAdds) {
   EXPECT_EQ(plan.units[0].unit.slice_numel, 704);
   EXPECT_EQ(plan.units[1].unit.slice_numel, 64);
   const std::int64_t padding = 2 * 704 - kTrained;
-  EXPECT_EQ(SumOverRanks(plan, Tag::kPadding), padding * (2 + 4 + 8 + 4) + (128 - kFrozen) * 2);
+  EXPECT_EQ(SumOverRanks(plan, Tag::kPadding), padding * (2 + 2 + 8 + 4) + (128 - kFrozen) * 2);
 }
 
 TEST(Plan, FrozenParametersHaveWeightsOnly) {
   for (const Case& c : Cases()) {
     Settings settings = SettingsOf(c);
     const Plan plan =
-        MakePlan(settings, {Spec("frozen", {9, 9}, c.dtype, false)}, c.world_size, true);
+        MakePlan(settings, {Spec("frozen", {9, 9}, c.dtype, false)}, {.world_size = c.world_size});
     for (const Tag tag : {Tag::kMaster, Tag::kMoments, Tag::kGradients}) {
       EXPECT_EQ(SumOverRanks(plan, tag), 0);
     }
@@ -206,7 +229,7 @@ TEST(Plan, IgnoredParametersStayWhole) {
   const Case c = {3, 2, DType::kFloat32, 1};
   std::vector<layout::ParameterSpec> specs = Specs(c.dtype);
   specs[4].stays_whole = true;
-  const Plan plan = MakePlan(SettingsOf(c), specs, 2, true);
+  const Plan plan = MakePlan(SettingsOf(c), specs, {.world_size = 2});
   for (const UnitPlan& unit : plan.units) {
     EXPECT_EQ(unit.unit.sliced, unit.unit.members.front().parameter != 4);
   }
@@ -226,19 +249,144 @@ TEST(Plan, RanksOnSeveralHostsNeedTheBuffersOfAnAllToAll) {
   const Case c = {2, 4, DType::kBFloat16, 1};
   Settings settings = SettingsOf(c);
   settings.zero.reduce_bucket_size = 400;
-  const Plan near = MakePlan(settings, Specs(c.dtype), 4, true);
-  const Plan far = MakePlan(settings, Specs(c.dtype), 4, false);
+  const Plan near = MakePlan(settings, Specs(c.dtype), {.world_size = 4});
+  const Plan far = MakePlan(settings, Specs(c.dtype), {.world_size = 4, .all_local = false});
   EXPECT_EQ(near.exchange_scratch_bytes, 0);
   EXPECT_EQ(far.exchange_scratch_bytes, 2 * 4 * 100 * 2);
   EXPECT_EQ(Of(far.BytesOfRank(0), Tag::kBuckets) - Of(near.BytesOfRank(0), Tag::kBuckets),
             far.exchange_scratch_bytes);
 }
 
+TEST(Plan, AnOffloadedOptimizerHasItsStateAndACopyOfTheWeightsOnTheHost) {
+  for (const Case& c : Cases()) {
+    if (c.stage == 0) continue;
+    Settings settings = SettingsOf(c);
+    settings.zero.offload_optimizer.device = OffloadDevice::kCpu;
+    const Plan plan = PlanOf(c, settings), near = PlanOf(c);
+    for (const Tag tag : {Tag::kMaster, Tag::kMoments, Tag::kGradients}) {
+      EXPECT_EQ(SumOverRanks(plan, tag, Tier::kDevice), 0);
+      EXPECT_EQ(SumOverRanks(plan, tag, Tier::kHost), SumOverRanks(near, tag));
+    }
+    const std::int64_t slices = kTrained * ElementBytes(c.dtype);
+    EXPECT_EQ(SumOverRanks(plan, Tag::kWeights, Tier::kHost), slices);
+    // Where weights are sliced, what is at home on the host is all that the rank holds of them.
+    const std::int64_t moved = c.stage == 3 && c.world_size > 1 ? slices : 0;
+    EXPECT_EQ(SumOverRanks(plan, Tag::kWeights, Tier::kDevice),
+              SumOverRanks(near, Tag::kWeights) - moved);
+    EXPECT_EQ(plan.ring_bytes, near.ring_bytes);
+  }
+}
+
+TEST(Plan, TheRatioSaysHowMuchOfTheStateIsOnTheHostFromTheEndOfTheModel) {
+  std::vector<layout::ParameterSpec> specs;
+  for (int i = 0; i < 20; ++i) specs.push_back(Spec("p", {64}, DType::kBFloat16));
+  Settings settings = SettingsOf({1, 1, DType::kBFloat16, 1});
+  settings.zero.offload_optimizer.device = OffloadDevice::kCpu;
+  for (const auto& [ratio, units] : {std::pair{0.0, 0}, {0.3, 6}, {0.7, 14}, {1.0, 20}}) {
+    settings.zero.offload_optimizer.ratio = ratio;
+    const Plan plan = MakePlan(settings, specs, {});
+    EXPECT_EQ(SumOverRanks(plan, Tag::kMoments, Tier::kHost), units * 64 * 8);
+    EXPECT_EQ(SumOverRanks(plan, Tag::kMoments, Tier::kDevice), (20 - units) * 64 * 8);
+    EXPECT_EQ(SumOverRanks(plan, Tag::kMaster, Tier::kHost), units * 64 * 2);
+    for (int unit = 0; unit < 20; ++unit) {
+      EXPECT_EQ(plan.units[unit].home, unit < 20 - units ? Tier::kDevice : Tier::kHost);
+    }
+  }
+}
+
+TEST(Plan, OffloadedWeightsAreAtHomeOnTheHostAndPassThroughTheRing) {
+  for (const int world_size : {1, 2, 4}) {
+    const Case c = {3, world_size, DType::kBFloat16, 1};
+    Settings settings = SettingsOf(c);
+    settings.zero.offload_param.device = OffloadDevice::kCpu;
+    settings.zero.param_persistence_threshold = 241;  // "a", "c", "frozen" and "one" are smaller
+    const Plan plan = PlanOf(c, settings);
+    const std::int64_t small = 240 + 16 + 81 + 1, large = 256 + 700;
+    EXPECT_EQ(SumOverRanks(plan, Tag::kWeights, Tier::kHost), 2 * large);
+    EXPECT_EQ(SumOverRanks(plan, Tag::kWeights, Tier::kDevice), 2 * small * world_size);
+    EXPECT_EQ(SumOverRanks(plan, Tag::kMoments, Tier::kHost), 8 * large);
+    EXPECT_EQ(SumOverRanks(plan, Tag::kMoments, Tier::kDevice), 8 * (kTrained - large));
+    std::int64_t gathered = 0;
+    for (const UnitPlan& unit : plan.units) {
+      EXPECT_EQ(unit.resident, unit.unit.members.front().numel < 241);
+      EXPECT_EQ(unit.unit.sliced, !unit.resident && world_size > 1);
+      if (!unit.resident) gathered += unit.unit.padded_numel(world_size) * 2;
+    }
+    EXPECT_EQ(plan.ring_bytes, gathered);  // there are two such units
+    EXPECT_EQ(Of(plan.BytesOfRank(0, Tier::kDevice), Tag::kSlots), plan.ring_bytes);
+  }
+}
+
+TEST(Plan, TheTiersTogetherAreTheRank) {
+  for (const Case& c : Cases()) {
+    Settings settings = SettingsOf(c);
+    settings.zero.offload_optimizer.device = OffloadDevice::kCpu;
+    settings.zero.offload_optimizer.ratio = 0.5;
+    if (c.stage == 3) settings.zero.offload_param.device = OffloadDevice::kCpu;
+    const Plan plan = PlanOf(c, settings);
+    const TagBytes device = plan.BytesOfRank(0, Tier::kDevice);
+    const TagBytes host = plan.BytesOfRank(0, Tier::kHost), all = plan.BytesOfRank(0);
+    for (std::size_t tag = 0; tag < kTagCount; ++tag) EXPECT_EQ(all[tag], device[tag] + host[tag]);
+  }
+}
+
+TEST(Plan, PrefetchOnTheCpuIsWhatTheFileGivesAndNeverMoreThanTheModelNeeds) {
+  const Case c = {3, 2, DType::kBFloat16, 1};
+  Settings settings = SettingsOf(c);
+  settings.zero.prefetch_bucket_size = 100;
+  const Plan without = PlanOf(c, settings);
+  EXPECT_EQ(without.prefetch_bytes, 0);
+  settings.given = {"zero_optimization.stage3_prefetch_bucket_size"};
+  const Plan some = PlanOf(c, settings);
+  EXPECT_EQ(some.prefetch_bytes, 128 * 2);  // a multiple of 64 elements
+  EXPECT_EQ(some.ring_bytes, without.ring_bytes + some.prefetch_bytes);
+  settings.zero.prefetch_bucket_size = 1'000'000;
+  std::int64_t all = 0;
+  for (const UnitPlan& unit : some.units) all += 2 * unit.unit.padded_numel(2);
+  EXPECT_EQ(PlanOf(c, settings).ring_bytes, all);
+  settings.zero.prefetch_bucket_size = 0;
+  EXPECT_EQ(PlanOf(c, settings).ring_bytes, without.ring_bytes);
+}
+
+TEST(Plan, OnCudaSlicesAreMultiplesOfWhatTorchGivesOut) {
+  for (const Case& c : Cases()) {
+    const Plan plan =
+        MakePlan(SettingsOf(c), Specs(c.dtype), {.world_size = c.world_size, .on_cuda = true});
+    EXPECT_TRUE(plan.on_cuda);
+    for (const UnitPlan& unit : plan.units) EXPECT_EQ(unit.unit.slice_numel * 2 % 512, 0);
+  }
+}
+
+TEST(Plan, GradientsLandOnTheHostOnlyOnTheWayFromCudaToFp32Sums) {
+  const Case c = {1, 1, DType::kBFloat16, 1};
+  Settings settings = SettingsOf(c);
+  settings.zero.offload_optimizer.device = OffloadDevice::kCpu;
+  const Target cuda = {.on_cuda = true};
+  EXPECT_EQ(MakePlan(settings, Specs(c.dtype), cuda).landing_bytes, 0);  // kept as they come
+  settings.gradient_accumulation_steps = 2;
+  EXPECT_EQ(MakePlan(settings, Specs(c.dtype), {}).landing_bytes, 0);
+  const Plan plan = MakePlan(settings, Specs(c.dtype), cuda);
+  EXPECT_EQ(plan.landing_bytes, 2 * (768 + 256));  // the two largest units
+  EXPECT_EQ(Of(plan.BytesOfRank(0, Tier::kHost), Tag::kBuckets),
+            plan.landing_bytes + NormBytes(plan).used);
+}
+
+TEST(Plan, HeldIsTheSliceWhereWeightsOrStateAreSliced) {
+  for (const Case& c : Cases()) {
+    const Plan plan = PlanOf(c);
+    for (std::size_t u = 0; u < plan.units.size(); ++u) {
+      const layout::Unit& unit = plan.units[u].unit;
+      const bool slice = c.stage == 3 || (c.stage > 0 && unit.trainable);
+      EXPECT_EQ(plan.HeldNumel(static_cast<int>(u)),
+                slice ? unit.slice_numel : unit.slice_numel * c.world_size);
+    }
+  }
+}
+
 TEST(Plan, OfNoParametersIsEmpty) {
   for (int stage = 0; stage <= 3; ++stage) {
-    Settings settings;
-    settings.zero.stage = stage;
-    const Plan plan = MakePlan(settings, {}, 4, true);
+    const Settings settings = SettingsOf({stage, 4, DType::kFloat32, 1});
+    const Plan plan = MakePlan(settings, {}, {.world_size = 4});
     for (const std::int64_t bytes : plan.BytesOfRank(3)) EXPECT_EQ(bytes, 0);
   }
 }

@@ -10,24 +10,31 @@ namespace {
 
 Plan SmallPlan(int world_size) {
   Settings settings;
+  settings.train_micro_batch_size_per_gpu = 1;
   settings.zero.stage = 3;
   settings.zero.param_persistence_threshold = 20;
   settings.ullage.unit_size = 1;
   settings.precision = Precision::kBFloat16;
+  settings.zero.offload_optimizer.device = OffloadDevice::kCpu;
+  settings.zero.offload_optimizer.ratio = 0.5;
   return MakePlan(settings,
                   {{"encoder.weight", {20, 10}, 200, DType::kBFloat16},
                    {"encoder.bias", {10}, 10, DType::kBFloat16},
                    {"table", {64}, 64, DType::kBFloat16, false}},
-                  world_size, true);
+                  {.world_size = world_size});
 }
 
 TEST(Print, JsonHoldsEveryNumberOfThePlan) {
-  const Plan plan = SmallPlan(2);
+  Plan plan = SmallPlan(2);
+  plan.prefetch_bytes = 128;
+  plan.landing_bytes = 64;
   const auto json = nlohmann::json::parse(plan.ToJson());
   EXPECT_EQ(json["world_size"], 2);
   EXPECT_EQ(json["stage"], 3);
   EXPECT_EQ(json["weight_dtype"], "bf16");
   EXPECT_EQ(json["ring_bytes"], plan.ring_bytes);
+  EXPECT_EQ(json["prefetch_bytes"], 128);
+  EXPECT_EQ(json["landing_bytes"], 64);
   EXPECT_EQ(json["staging_ring_bytes"], plan.staging_ring_bytes);
   EXPECT_EQ(json["own_staging_bytes"], plan.own_staging_bytes);
   EXPECT_EQ(json["bucket_numel"], plan.bucket_numel);
@@ -41,10 +48,14 @@ TEST(Print, JsonHoldsEveryNumberOfThePlan) {
   ASSERT_EQ(json["units"].size(), 3u);
   EXPECT_EQ(json["units"][0]["weights"], "slice");
   EXPECT_EQ(json["units"][0]["state"], "slice");
+  EXPECT_EQ(json["units"][0]["resident"], false);
+  EXPECT_EQ(json["units"][0]["home"], "device");
   EXPECT_EQ(json["units"][0]["slice_numel"], 128);
   EXPECT_EQ(json["units"][0]["members"][0]["name"], "encoder.weight");
   EXPECT_EQ(json["units"][0]["members"][0]["numel"], 200);
   EXPECT_EQ(json["units"][1]["weights"], "whole");
+  EXPECT_EQ(json["units"][1]["resident"], true);
+  EXPECT_EQ(json["units"][1]["home"], "host");
   EXPECT_EQ(json["units"][2]["trainable"], false);
   EXPECT_EQ(json["units"][2]["state"], "none");
 }

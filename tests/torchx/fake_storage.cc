@@ -56,10 +56,11 @@ FakeStorage::~FakeStorage() {
   Unregister(storage_);
 }
 
-void FakeStorage::Acquire() {
+void FakeStorage::Acquire(bool to_write) {
   std::lock_guard lock(mutex_);
   if (std::exchange(fail_, false)) throw StateError("cannot bring '" + name() + "' here");
   ++acquires_;
+  if (to_write) ++writers_;
   if (pins_++ > 0) return;
   const std::size_t room = (home_.size() + 63) / 64 * 64 + 64;
   here_.reset(static_cast<std::byte*>(std::aligned_alloc(64, room)));
@@ -68,9 +69,11 @@ void FakeStorage::Acquire() {
   CountPresent(1);
 }
 
-void FakeStorage::Release(bool written) {
+void FakeStorage::Release(Outcome outcome) {
   std::lock_guard lock(mutex_);
-  if (written) {
+  if (outcome != Outcome::kRead) --writers_;
+  if (outcome == Outcome::kAbandoned) ++abandoned_;
+  if (outcome == Outcome::kWritten) {
     ++writes_;
     std::memcpy(home_.data(), here_.get(), home_.size());
   }

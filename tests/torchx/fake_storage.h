@@ -23,15 +23,17 @@ class FakeStorage final : public ManagedStorage {
   FakeStorage(std::string name, at::Tensor tensor);
   ~FakeStorage() override;
 
-  void Acquire() override;
-  void Release(bool written) override;
+  void Acquire(bool to_write) override;
+  void Release(Outcome outcome) override;
 
   const at::Tensor& tensor() const { return tensor_; }
   // The bytes as they were written back last.
   at::Tensor Values() const;
 
   int acquires() const { return acquires_; }
-  int writes() const { return writes_; }  // Release(true)
+  int writes() const { return writes_; }        // Release(kWritten)
+  int abandoned() const { return abandoned_; }  // Release(kAbandoned)
+  int writers() const { return writers_; }      // acquired to write and not released as such
   int pins() const { return pins_; }
   void FailNextAcquire() { fail_ = true; }
 
@@ -49,6 +51,8 @@ class FakeStorage final : public ManagedStorage {
   std::unique_ptr<std::byte[], void (*)(std::byte*)> here_;
   int acquires_ = 0;
   int writes_ = 0;
+  int abandoned_ = 0;
+  int writers_ = 0;
   int pins_ = 0;
   bool fail_ = false;
 };

@@ -119,6 +119,8 @@ TEST(Interception, WritesOfTheSchemaAreWrittenBackAndReadsAreNot) {
   (void)at::stack({w, other});
   EXPECT_EQ(storages[0]->writes(), writes);
   EXPECT_EQ(storages[0]->pins(), 0);
+  EXPECT_EQ(storages[0]->writers(), 0);  // each was told beforehand
+  EXPECT_EQ(storages[0]->abandoned(), 0);
 }
 
 TEST(Interception, RunningStatisticsThatTheSchemaHidesAreWrittenBack) {
@@ -146,7 +148,10 @@ TEST(Interception, AnOperatorThatThrowsLetsGoOfEverythingAndWritesNothingBack) {
   for (const auto& storage : storages) {
     EXPECT_EQ(storage->pins(), 0);
     EXPECT_EQ(storage->writes(), 0);
+    EXPECT_EQ(storage->writers(), 0);
   }
+  EXPECT_EQ(storages[0]->abandoned(), 1);  // by add_
+  EXPECT_EQ(storages[1]->abandoned(), 0);
   EXPECT_EQ(at::matmul(a.t(), a).sum().item<float>(), 18);
 }
 

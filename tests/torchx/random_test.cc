@@ -44,32 +44,32 @@ TEST(Random, ASeededScopeGivesTheSameNumbersAndRestoresTheState) {
   const at::Tensor before = at::detail::getDefaultCPUGenerator().get_state();
   at::Tensor first, second;
   {
-    const SeededRandom seeded(42);
+    const SeededRandom seeded(42, c10::kCPU);
     first = at::randn({17});
   }
   EXPECT_TRUE(at::equal(at::detail::getDefaultCPUGenerator().get_state(), before));
   {
-    const SeededRandom seeded(42);
+    const SeededRandom seeded(42, c10::kCPU);
     second = at::randn({17});
   }
   EXPECT_TRUE(at::equal(first, second));
   EXPECT_TRUE(at::equal(at::detail::getDefaultCPUGenerator().get_state(), before));
   {
-    const SeededRandom seeded(43);
+    const SeededRandom seeded(43, c10::kCPU);
     EXPECT_FALSE(at::equal(first, at::randn({17})));
   }
 }
 
 TEST(Random, ScopesNest) {
-  const SeededRandom outer(1);
+  const SeededRandom outer(1, c10::kCPU);
   const at::Tensor a = at::rand({5});
   at::Tensor b;
   {
-    const SeededRandom inner(2);
+    const SeededRandom inner(2, c10::kCPU);
     (void)at::rand({7});
   }
   b = at::rand({5});
-  const SeededRandom again(1);
+  const SeededRandom again(1, c10::kCPU);
   EXPECT_TRUE(at::equal(at::rand({5}), a));
   EXPECT_TRUE(at::equal(at::rand({5}), b));
 }
@@ -77,7 +77,7 @@ TEST(Random, ScopesNest) {
 TEST(Random, TheStateIsRestoredWhenTheBodyThrows) {
   const at::Tensor before = at::detail::getDefaultCPUGenerator().get_state();
   try {
-    const SeededRandom seeded(5);
+    const SeededRandom seeded(5, c10::kCPU);
     (void)at::rand({5});
     throw 1;
   } catch (int) {

@@ -1,0 +1,163 @@
+#include "grads/sums.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "base/bytes.h"
+#include "base/log.h"
+#include "base/parallel.h"
+#include "kernels/accumulate.h"
+#include "kernels/device.h"
+
+namespace ullage::grads {
+
+Sums::Sums(const plan::Plan& plan, const plan::WindowPlan& window_plan, int rank,
+           comm::Window& window, memory::Memory& memory)
+    : plan_(plan),
+      window_plan_(window_plan),
+      window_(window),
+      memory_(memory),
+      own_(plan.units.size()),
+      promoted_(plan.units.size()),
+      came_(plan.parameters.size()) {
+  bool cross = false;  // from the device to the host
+  for (std::size_t u = 0; u < plan.units.size(); ++u) {
+    const plan::BufferBytes bytes =
+        plan::GradientBytes(plan.units[u], rank, plan.sums_dtype(static_cast<int>(u)));
+    const plan::Tier tier = plan.units[u].home;
+    if (window_plan.sums[u] >= 0) {
+      claims_.push_back(memory.Note(memory::Tag::kGradients, bytes, tier));
+    } else {
+      own_[u] = memory.Allocate(memory::Tag::kGradients, bytes, tier);
+    }
+    cross |= plan.units[u].unit.trainable && tier == plan::Tier::kHost && memory.is_cuda();
+  }
+  if (cross) landing_ = std::make_unique<Landing>(memory, plan.landing_bytes);
+}
+
+UnitSums Sums::Of(int unit) const {
+  const auto u = static_cast<std::size_t>(unit);
+  const DType dtype = promoted_[u] ? DType::kFloat32 : plan_.sums_dtype(unit);
+  if (window_plan_.sums[u] < 0) return {dtype, own_[u].data()};
+  if (window_.data() == nullptr) return {dtype, nullptr};
+  return {dtype, window_.data() + window_plan_.sums[u]};
+}
+
+void Sums::Add(int parameter, int unit, const layout::Member& member, const at::Tensor& gradient) {
+  const auto p = static_cast<std::size_t>(parameter);
+  const DType dtype = plan_.parameters[p].dtype;
+  const bool is_first = !came_[p];
+  came_[p] = true;
+  if (!is_first && Of(unit).dtype != DType::kFloat32) Promote(parameter, unit);
+  const UnitSums sums = Of(unit);
+  if (memory_.is_dry()) return;
+  const at::Tensor dense = gradient.contiguous();
+  const bool on_device = memory_.OnCuda(TierOf(unit));
+  const torchx::Queue operators = torchx::Queue::OfOperators(memory_.device());
+  if (sums.dtype != DType::kFloat32) {
+    std::byte* to = sums.data + member.offset * ElementBytes(dtype);
+    if (memory_.is_cuda() && !on_device && listener_.came) {
+      listener_.came(parameter, dtype, dense.const_data_ptr(), member.numel);
+    }
+    if (landing_ != nullptr && !on_device) return landing_->Store(dense, to);
+    return operators.Copy(to, dense.const_data_ptr(), static_cast<std::int64_t>(dense.nbytes()));
+  }
+  float* to = reinterpret_cast<float*>(sums.data) + member.offset;
+  if (on_device) {
+    kernels::device::AddToFloat(dtype, dense.const_data_ptr(), to, member.numel,
+                                operators.stream());
+  } else if (landing_ != nullptr) {
+    landing_->Add(dense, dtype, to);
+  } else {
+    kernels::AddToFloat(dtype, dense.const_data_ptr(), to, member.numel);
+  }
+}
+
+// A second gradient has come for `parameter` of a unit that keeps them as they came.
+void Sums::Promote(int parameter, int unit) {
+  const auto u = static_cast<std::size_t>(unit);
+  const layout::Unit& layout = plan_.units[u].unit;
+  if (!std::exchange(warned_of_promotion_, true)) {
+    std::int64_t more = 0;
+    for (const plan::UnitPlan& other : plan_.units) {
+      if (!other.unit.trainable) continue;
+      more += other.unit.slice_numel * (4 - ElementBytes(other.unit.dtype));
+    }
+    LogWarn(
+        "grads",
+        fmt::format("parameter '{}' got a second gradient in a step of one micro-step: its "
+                    "unit, and each other that this happens to, has fp32 sums from now on, "
+                    "with all of them {} more",
+                    plan_.parameters[static_cast<std::size_t>(parameter)].name, FormatBytes(more)));
+  }
+  const plan::Tier tier = TierOf(unit);
+  memory::Buffer wide = memory_.Allocate(
+      memory::Tag::kGradients, plan::GradientBytes(plan_.units[u], 0, DType::kFloat32), tier);
+  if (landing_ != nullptr && tier == plan::Tier::kHost) {
+    landing_ = nullptr;  // finishes
+    std::int64_t room = 0;
+    for (const plan::UnitPlan& other : plan_.units) {
+      room = std::max(room, 2 * plan::StagingBytes(other.unit, plan_.world_size));
+    }
+    landing_ = std::make_unique<Landing>(memory_, room);
+  }
+  for (const layout::Member& member : layout.members) {
+    if (!came_[static_cast<std::size_t>(member.parameter)] || memory_.is_dry()) continue;
+    const std::byte* from = own_[u].data() + member.offset * ElementBytes(layout.dtype);
+    float* to = wide.as<float>() + member.offset;
+    if (memory_.OnCuda(tier)) {
+      kernels::device::AddToFloat(layout.dtype, from, to, member.numel,
+                                  torchx::Queue::OfOperators(memory_.device()).stream());
+    } else {
+      kernels::AddToFloat(layout.dtype, from, to, member.numel);
+    }
+  }
+  own_[u] = std::move(wide);
+  promoted_[u] = true;
+  if (listener_.restart) listener_.restart(unit);
+}
+
+void Sums::Complete() {
+  if (landing_ != nullptr) landing_->Finish();
+  if (memory_.is_dry()) return;
+  for (std::size_t u = 0; u < plan_.units.size(); ++u) {
+    const layout::Unit& unit = plan_.units[u].unit;
+    const UnitSums sums = Of(static_cast<int>(u));
+    if (!unit.trainable || sums.dtype == DType::kFloat32) continue;
+    const bool on_device = memory_.OnCuda(plan_.units[u].home);
+    const torchx::Queue queue =
+        on_device ? torchx::Queue::OfOperators(memory_.device()) : torchx::Queue();
+    for (const layout::Member& member : unit.members) {
+      if (came_[static_cast<std::size_t>(member.parameter)]) continue;
+      queue.Zero(sums.data + member.offset * ElementBytes(sums.dtype),
+                 member.numel * ElementBytes(sums.dtype));
+    }
+  }
+}
+
+void Sums::Clear() {
+  came_.assign(came_.size(), false);
+  for (std::size_t u = 0; u < plan_.units.size(); ++u) {
+    if (!plan_.IsUpdatedBeside(static_cast<int>(u))) ClearUnit(static_cast<int>(u));
+  }
+}
+
+void Sums::ClearUnit(int index) {
+  const plan::UnitPlan& unit = plan_.units[static_cast<std::size_t>(index)];
+  const UnitSums sums = Of(index);
+  // What is kept as it comes is overwritten, or filled with zeros by Complete.
+  if (memory_.is_dry() || !unit.unit.trainable || sums.dtype != DType::kFloat32) return;
+  const std::int64_t bytes = 4 * unit.unit.slice_numel;
+  if (memory_.OnCuda(unit.home)) {
+    torchx::Queue::OfOperators(memory_.device()).Zero(sums.data, bytes);
+    return;
+  }
+  ParallelFor(0, bytes, 1 << 20, [&](std::int64_t first, std::int64_t last) {
+    std::memset(sums.data + first, 0, static_cast<std::size_t>(last - first));
+  });
+}
+
+}  // namespace ullage::grads

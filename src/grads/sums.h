@@ -1,0 +1,72 @@
+// The gradient sums of what this rank owns: where they lie, and how gradients get there on one
+// rank.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "comm/window.h"
+#include "grads/landing.h"
+#include "memory/buffer.h"
+#include "plan/window_plan.h"
+#include "torchx/device.h"
+
+namespace ullage::grads {
+
+// The sums of one unit: slice_numel elements of `dtype` on the tier of the unit's home. No data in
+// a dry run.
+struct UnitSums {
+  DType dtype = DType::kFloat32;
+  std::byte* data = nullptr;
+};
+
+class Sums {
+ public:
+  // All references must outlive this.
+  Sums(const plan::Plan& plan, const plan::WindowPlan& window_plan, int rank, comm::Window& window,
+       memory::Memory& memory);
+
+  UnitSums Of(int unit) const;
+
+  // On one rank: adds a gradient of `parameter`, which lies at `member` of `unit`. On CUDA the work
+  // is only queued.
+  void Add(int parameter, int unit, const layout::Member& member, const at::Tensor& gradient);
+  // Queued work has reached the host's memory, and gradients that did not come count as zeros.
+  void Complete();
+  // All sums are zero again; but those of units that are updated beside (plan) only when ClearUnit
+  // says so.
+  void Clear();
+  // Any thread, while nothing is added to the unit.
+  void ClearUnit(int unit);
+
+  // For gradients that are kept as they come and leave the device: called with each while it is
+  // there, on the operators' queue. Sums that are measured from such calls need not be read again.
+  // `restart` tells that sums of `unit` have become fp32 and must be read from there.
+  struct Listener {
+    std::function<void(int parameter, DType dtype, const void* gradient, std::int64_t numel)> came;
+    std::function<void(int unit)> restart;
+  };
+  void Listen(Listener listener) { listener_ = std::move(listener); }
+
+ private:
+  void Promote(int parameter, int unit);
+  plan::Tier TierOf(int unit) const { return plan_.units[static_cast<std::size_t>(unit)].home; }
+
+  const plan::Plan& plan_;
+  const plan::WindowPlan& window_plan_;
+  comm::Window& window_;
+  memory::Memory& memory_;
+  Listener listener_;
+  std::vector<memory::Claim> claims_;
+  std::vector<memory::Buffer> own_;  // of units whose sums peers do not read
+  std::vector<bool> promoted_;       // by unit: fp32 although the plan keeps gradients as they come
+  std::vector<bool> came_;           // by parameter, since the last Clear
+  bool warned_of_promotion_ = false;
+  std::unique_ptr<Landing> landing_;  // where gradients cross to the host
+};
+
+}  // namespace ullage::grads

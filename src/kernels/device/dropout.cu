@@ -1,0 +1,44 @@
+#include "kernels/device/each_element.cuh"
+#include "kernels/device/elements.cuh"
+#include "kernels/dropout_hash.h"
+
+namespace ullage::kernels::device {
+namespace {
+
+template <DType kType>
+struct DropoutBody {
+  static constexpr int kWidth = 16 / ElementBytes(kType);
+
+  template <int W>
+  __device__ Floats<W> Load(int64_t i) const {
+    return LoadFloats<kType, W>(in, i);
+  }
+  template <int W>
+  __device__ void Store(int64_t i, Floats<W> values) const {
+#pragma unroll
+    for (int j = 0; j < W; ++j) {
+      const uint32_t hash = DropoutHash(seed, static_cast<uint64_t>(first + i + j));
+      values.at[j] = __fmul_rn(values.at[j], hash >= threshold ? scale : 0.0F);
+    }
+    StoreFloats<kType, W>(values, out, i);
+  }
+
+  const void* in;
+  void* out;
+  int64_t first;
+  uint64_t seed;
+  uint32_t threshold;
+  float scale;
+};
+
+}  // namespace
+
+void DropoutMask(DType dtype, const void* in, void* out, int64_t first, int64_t n, uint64_t seed,
+                 uint32_t threshold, float scale, Stream stream) {
+  WithDType(dtype, [&](auto type) {
+    LaunchEachElement<2>("DropoutMask", DropoutBody<type()>{in, out, first, seed, threshold, scale},
+                         {in, out}, n, stream);
+  });
+}
+
+}  // namespace ullage::kernels::device

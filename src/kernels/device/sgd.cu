@@ -1,0 +1,69 @@
+#include "kernels/device/each_element.cuh"
+#include "kernels/device/elements.cuh"
+#include "kernels/sgd_internal.h"
+
+namespace ullage::kernels::device {
+namespace {
+
+template <DType kWeight, DType kGradient>
+struct SgdBody {
+  static constexpr int kWidth = 4;
+
+  template <int W>
+  struct Values {
+    Floats<W> p, g, b;
+  };
+
+  template <int W>
+  __device__ Values<W> Load(int64_t i) const {
+    Values<W> values{LoadMasters<kWeight, W>(arrays.weights, i),
+                     LoadFloats<kGradient, W>(arrays.gradient, i),
+                     {}};
+    if (factors.kind == Momentum::kLaterStep) {
+      values.b = LoadFloats<DType::kFloat32, W>(arrays.momentum_buffer, i);
+    }
+    return values;
+  }
+
+  template <int W>
+  __device__ void Store(int64_t i, Values<W> values) const {
+#pragma unroll
+    for (int j = 0; j < W; ++j) {
+      float& p = values.p.at[j];
+      float& b = values.b.at[j];
+      float g = __fmul_rn(factors.gradient_factor, values.g.at[j]);
+      if (factors.decay) g = __fmaf_rn(factors.weight_decay, p, g);
+      if (factors.kind != Momentum::kNone) {
+        b = factors.kind == Momentum::kLaterStep
+                ? __fmaf_rn(factors.momentum, b, __fmul_rn(factors.one_minus_dampening, g))
+                : g;
+        g = factors.nesterov ? __fmaf_rn(factors.momentum, b, g) : b;
+      }
+      p = __fmaf_rn(factors.minus_lr, g, p);
+    }
+    StoreMasters<kWeight, W>(values.p, arrays.weights, i);
+    if (factors.kind != Momentum::kNone) {
+      StoreFloats<DType::kFloat32, W>(values.b, arrays.momentum_buffer, i);
+    }
+  }
+
+  SgdFactors factors;
+  SgdArrays arrays;
+};
+
+}  // namespace
+
+void Sgd(const SgdStep& step, const WeightRange& weights, DType gradient_dtype,
+         const void* gradient, float* momentum_buffer, int64_t n, Stream stream) {
+  const SgdFactors factors(step);
+  WithDType(weights.dtype, [&](auto weight) {
+    WithDType(gradient_dtype, [&](auto type) {
+      const SgdBody<weight(), type()> body{factors,
+                                           {weights, gradient_dtype, gradient, momentum_buffer}};
+      LaunchEachElement<2>(
+          "Sgd", body, {weights.weight, weights.extension, gradient, momentum_buffer}, n, stream);
+    });
+  });
+}
+
+}  // namespace ullage::kernels::device

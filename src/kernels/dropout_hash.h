@@ -1,0 +1,28 @@
+// Which elements dropout keeps, as a function of a seed and the element's index: the hash that the
+// CPU code of the models and device::DropoutMask have in common.
+#pragma once
+
+#include <cstdint>
+
+namespace ullage::kernels {
+
+// The "lowbias32" mixer (Chris Wellons, hash-prospector).
+constexpr std::uint32_t MixBits(std::uint32_t x) {
+  x ^= x >> 16;
+  x *= 0x7feb352dU;
+  x ^= x >> 15;
+  x *= 0x846ca68bU;
+  x ^= x >> 16;
+  return x;
+}
+
+// The hash of element `index`, uniform over 32 bits: two rounds of the mixer, each keyed by one
+// half of the seed.
+constexpr std::uint32_t DropoutHash(std::uint64_t seed, std::uint64_t index) {
+  const auto low_key = static_cast<std::uint32_t>(seed);
+  const auto high_key = static_cast<std::uint32_t>(seed >> 32) +
+                        static_cast<std::uint32_t>(index >> 32) * 0x9e3779b9U;
+  return MixBits(MixBits(static_cast<std::uint32_t>(index) ^ low_key) ^ high_key);
+}
+
+}  // namespace ullage::kernels
