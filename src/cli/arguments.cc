@@ -39,10 +39,11 @@ void AddDType(CLI::App* app, const std::string& name, DType& value, const std::s
       ->type_name("TYPE");
 }
 
-void AddDevice(CLI::App* app) {
+void AddDevice(CLI::App* app, bool& cuda) {
   app->add_option_function<std::string>(
-         "--device", [](const std::string&) {}, "where to compute; only cpu is offered (cpu)")
-      ->check(CLI::IsMember({"cpu"}).description(""))
+         "--device", [&cuda](const std::string& text) { cuda = text == "cuda"; },
+         "where to compute: cpu or cuda (cpu)")
+      ->check(CLI::IsMember({"cpu", "cuda"}).description(""))
       ->type_name("DEVICE");
 }
 
@@ -54,10 +55,20 @@ void AddRanks(CLI::App* app, int& ranks, int& threads) {
          "bit at the same number");
 }
 
+void AddLengths(CLI::App* app, std::int64_t& max_length, std::int64_t& sequence_length) {
+  Number(app, "--max-length", max_length, std::int64_t{2}, kMany,
+         "tokens, classification: longer records are cut (none is cut)");
+  Number(
+      app, "--sequence-length", sequence_length, std::int64_t{2}, std::int64_t{1'000'000},
+      "tokens, causal and instruct: documents are packed into rows of this length, which are the "
+      "records of the batch sizes (1024, or the model's positions if fewer)");
+}
+
 void AddTrain(CLI::App* app, TrainArguments& a) {
   Path(app, "--model", a.model, "DIR", "Hugging Face model directory to start from")->required();
   Path(app, "--train", a.train, "FILE", "token file of ullage-prepare to train on")->required();
-  Path(app, "--eval", a.eval, "FILE", "token file to measure loss and accuracy on (none)");
+  Path(app, "--eval", a.eval, "FILE",
+       "token file to measure loss and accuracy, or perplexity, on (none)");
   Path(app, "--config", a.config, "FILE", "settings: a ds_config.json")->required();
   Path(app, "--output", a.output, "DIR",
        "where the trained model goes; new, empty, or the output of an earlier run")
@@ -71,14 +82,13 @@ void AddTrain(CLI::App* app, TrainArguments& a) {
   AddRanks(app, a.ranks, a.threads);
   app->add_option("--seed", a.seed, "of the data's order, dropout and new weights (42)")
       ->type_name("N");
-  AddDevice(app);
-  Number(app, "--max-length", a.max_length, std::int64_t{2}, kMany,
-         "tokens; longer records are cut (0: none is cut)");
+  AddDevice(app, a.cuda);
+  AddLengths(app, a.max_length, a.sequence_length);
   Number(app, "--pad-to-multiple-of", a.pad_to_multiple_of, std::int64_t{1}, std::int64_t{65536},
          "tokens; a batch is padded to its longest record, rounded up to this (1)");
   Number(app, "--eval-every", a.eval_every, std::int64_t{1}, kMany,
-         "steps between evaluations; the best model by accuracy is kept in OUTPUT/best (after each "
-         "epoch and at the end, keeping no best)");
+         "steps between evaluations; the best model, by accuracy or perplexity, is kept in "
+         "OUTPUT/best (after each epoch and at the end, keeping no best)");
   Number(app, "--eval-batch", a.eval_batch, std::int64_t{1}, std::int64_t{1'000'000},
          "records in one forward of an evaluation on one rank (the micro batch)");
   Number(app, "--num-labels", a.num_labels, 2, 1'000'000, "classes (as the token file says)");
@@ -104,21 +114,23 @@ void AddPlan(CLI::App* app, PlanArguments& a) {
   Number(app, "--rank", a.rank, 0, kMostRanks - 1, "rank to run dry, from 0 (0)");
   Number(app, "--micro-batch", a.micro_batch, std::int64_t{1}, std::int64_t{1'000'000},
          "records in one forward on one rank (as the settings say)");
-  Number(app, "--seq", a.sequence, std::int64_t{1}, std::int64_t{1'000'000},
-         "tokens of each record (128, or the model's positions if fewer)");
+  Number(
+      app, "--sequence-length,--seq", a.sequence, std::int64_t{1}, std::int64_t{1'000'000},
+      "tokens of each record (128, for language models 1024; or the model's positions if fewer)");
+  AddDevice(app, a.cuda);
   app->add_flag("--json", a.json, "print JSON");
 }
 
 void AddEvaluate(CLI::App* app, EvaluateArguments& a) {
-  Path(app, "--model", a.model, "DIR", "Hugging Face model directory with a classifier")
+  Path(app, "--model", a.model, "DIR",
+       "Hugging Face model directory, for a classifier with its head")
       ->required();
   Path(app, "--eval", a.eval, "FILE", "token file of ullage-prepare")->required();
   Number(app, "--batch", a.batch, std::int64_t{1}, std::int64_t{1'000'000},
          "records in one forward on one rank (32)");
-  Number(app, "--max-length", a.max_length, std::int64_t{2}, kMany,
-         "tokens; longer records are cut (0: none is cut)");
+  AddLengths(app, a.max_length, a.sequence_length);
   AddRanks(app, a.ranks, a.threads);
-  AddDevice(app);
+  AddDevice(app, a.cuda);
   app->add_flag("--json", a.json, "print JSON");
 }
 
@@ -143,7 +155,8 @@ ParsedArguments ParseArguments(int argc, char** argv) {
   CLI::App* const commands[] = {
       app.add_subcommand("plan", "say how many bytes a training needs, without data or weights"),
       app.add_subcommand("train", "fine-tune a model on a token file"),
-      app.add_subcommand("evaluate", "loss and accuracy of a model on a token file"),
+      app.add_subcommand("evaluate",
+                         "loss and accuracy, or perplexity, of a model on a token file"),
       app.add_subcommand("export", "write a model's weights anew, checked, in another type")};
   AddPlan(commands[0], plan);
   AddTrain(commands[1], train);

@@ -12,6 +12,7 @@
 namespace ullage::cli {
 
 struct TrainArguments {
+  bool cuda = false;  // --device cuda
   std::string model;  // a Hugging Face model directory
   std::string train;  // token files of ullage-prepare
   std::string eval;   // empty: no evaluation
@@ -22,11 +23,12 @@ struct TrainArguments {
   std::int64_t epochs = 1;
   int ranks = 0;  // processes to start; 0: not given
   std::uint64_t seed = 42;
-  std::int64_t max_length = 0;  // tokens; 0 cuts nothing
-  std::int64_t pad_to_multiple_of = 1;
-  std::int64_t eval_every = 0;  // steps; 0: after each epoch
-  std::int64_t eval_batch = 0;  // records; 0: as the micro batch
-  int num_labels = 0;           // 0: as the token file says
+  std::int64_t max_length = 0;          // tokens; 0 cuts nothing
+  std::int64_t sequence_length = 0;     // tokens; 0: as usual
+  std::int64_t pad_to_multiple_of = 0;  // tokens; 0: not given
+  std::int64_t eval_every = 0;          // steps; 0: after each epoch
+  std::int64_t eval_batch = 0;          // records; 0: as the micro batch
+  int num_labels = 0;                   // 0: as the token file says
   std::vector<std::string> allow_missing;
   bool group_by_length = true;
   int threads = 0;  // of each rank; 0: cores / ranks
@@ -34,20 +36,23 @@ struct TrainArguments {
 };
 
 struct PlanArguments {
+  bool cuda = false;
   std::string model;  // a model directory or a config.json
   std::string config;
   int ranks = 1;
   int rank = 0;
   std::int64_t micro_batch = 0;  // records; 0: as the settings say
-  std::int64_t sequence = 0;     // tokens; 0: at most 128
+  std::int64_t sequence = 0;     // tokens; 0: as usual for the task
   bool json = false;
 };
 
 struct EvaluateArguments {
+  bool cuda = false;
   std::string model;
   std::string eval;
   std::int64_t batch = 32;  // records in one forward on one rank
   std::int64_t max_length = 0;
+  std::int64_t sequence_length = 0;  // tokens; 0: as usual
   int ranks = 0;
   int threads = 0;
   bool json = false;

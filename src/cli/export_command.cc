@@ -34,7 +34,7 @@ int RunExport(const ExportArguments& arguments, const CommandLine& command_line)
   if (!weights.new_parameters().empty()) {
     throw ConfigError(fmt::format("{}: has no weights for {}", arguments.model,
                                   fmt::join(weights.new_parameters(), ", ")),
-                      "train a classifier first: ullage train");
+                      "train the model first: ullage train");
   }
   const std::vector<NamedShape> parameters = DistinctParameters(*model);
   fs.CreateDirectories(arguments.output);

@@ -10,9 +10,13 @@
 namespace ullage::cli {
 namespace {
 
-constexpr const char* kTokenizerFiles[] = {"tokenizer.json", "tokenizer_config.json", "vocab.txt",
-                                           "special_tokens_map.json"};
-constexpr std::int64_t kMaxTokenizerBytes = 256 << 20;
+// Of the tokenizer, and of a language model's chats and ways to write.
+constexpr const char* kCompanions[] = {"tokenizer.json",      "tokenizer_config.json",
+                                       "vocab.txt",           "special_tokens_map.json",
+                                       "tokenizer.model",     "vocab.json",
+                                       "merges.txt",          "added_tokens.json",
+                                       "chat_template.jinja", "generation_config.json"};
+constexpr std::int64_t kMaxCompanionBytes = 256 << 20;
 
 }  // namespace
 
@@ -55,11 +59,11 @@ void ModelDirectoryWriter::Append(std::span<const float> values) {
 void ModelDirectoryWriter::Finish(const std::string& model_directory) {
   weights_->Finish();
   WriteWhole(fs_, directory_ + "/config.json", model_.ExportConfig(HuggingFaceName(dtype_)));
-  for (const std::string name : kTokenizerFiles) {
+  for (const std::string name : kCompanions) {
     const std::string from = model_directory + "/" + name;
     const auto status = fs_.Stat(from);
     if (status && status->is_regular) {
-      CopySmall(fs_, from, directory_ + "/" + name, kMaxTokenizerBytes);
+      CopySmall(fs_, from, directory_ + "/" + name, kMaxCompanionBytes);
     }
   }
   fs_.SyncDirectory(directory_);

@@ -32,8 +32,8 @@ class ModelDirectoryWriter {
   // The next elements of the parameters' values, in the order of the list.
   void Append(std::span<const float> values);
 
-  // Weights and config.json appear; tokenizer files are copied from `model_directory` where it has
-  // them.
+  // Weights and config.json appear; files of the tokenizer, the chat template and the generation
+  // settings are copied from `model_directory` where it has them.
   void Finish(const std::string& model_directory);
 
  private:

@@ -1,6 +1,6 @@
 // `ullage plan`: the engine itself on tensors without memory, for one step of a rank that may be
 // one of many.
-#include <ATen/ops/full.h>
+#include <ATen/ops/empty.h>
 #include <c10/core/Device.h>
 #include <fmt/format.h>
 #include <torch/nn/module.h>
@@ -10,6 +10,7 @@
 
 #include "base/bytes.h"
 #include "cli/commands.h"
+#include "cli/data_choice.h"
 #include "cli/setup.h"
 #include "files/file_system.h"
 #include "ullage/engine.h"
@@ -18,7 +19,7 @@
 namespace ullage::cli {
 namespace {
 
-constexpr std::int64_t kUsualSequence = 128;
+constexpr std::int64_t kUsualRecord = 128;  // tokens of a record to classify
 
 std::string ConfigPath(const std::string& model) {
   files::PosixFileSystem fs;
@@ -37,22 +38,32 @@ Settings SettingsFor(const PlanArguments& arguments) {
   return settings;
 }
 
-// The ring in which gradients wait goes on where the pass before has left it, so that the first
-// pass alone does not show the most bytes.
-constexpr int kSteps = 3;
-
-void RunSteps(models::Model& model, Engine& engine, std::int64_t sequence) {
-  const BatchSizes& sizes = engine.batch_sizes();
-  const auto options = at::TensorOptions().dtype(at::kLong).device(c10::kMeta);
-  const at::Tensor ids = at::full({sizes.micro_batch, sequence}, 0, options);
-  const at::Tensor mask = at::full({sizes.micro_batch, sequence}, 1, options);
-  const at::Tensor labels = at::full({sizes.micro_batch}, 0, options);
-  for (int step = 0; step < kSteps; ++step) {
-    for (std::int64_t m = 0; m < sizes.accumulation_steps; ++m) {
-      engine.Backward(engine.Forward([&] { return model.Loss(ids, mask, labels).loss; }));
-    }
-    engine.Step();
+// A batch as the loaders make them; packed rows have several documents.
+models::Batch BatchOnMeta(models::Task task, std::int64_t records, std::int64_t tokens) {
+  const auto make = [](at::IntArrayRef shape, at::ScalarType type) {
+    return at::empty(shape, at::TensorOptions().dtype(type).device(c10::kMeta));
+  };
+  const std::int64_t shape[] = {records, tokens};
+  models::Batch batch;
+  batch.input_ids = make(shape, at::kLong);
+  if (task == models::Task::kClassification) {
+    batch.attention_mask = make(shape, at::kLong);
+    batch.labels = make({records}, at::kLong);
+  } else {
+    batch.labels = make(shape, at::kLong);
+    batch.position_ids = make(shape, at::kLong);
+    batch.document_ids = make(shape, at::kInt);
   }
+  return batch;
+}
+
+void RunStep(models::Model& model, Engine& engine, std::int64_t sequence) {
+  const BatchSizes& sizes = engine.batch_sizes();
+  const models::Batch batch = BatchOnMeta(model.task(), sizes.micro_batch, sequence);
+  for (std::int64_t m = 0; m < sizes.accumulation_steps; ++m) {
+    engine.Backward(engine.Forward([&] { return model.Loss(batch).loss; }));
+  }
+  engine.Step();
 }
 
 void PrintText(const PlanArguments& arguments, const Engine& engine, std::int64_t sequence) {
@@ -92,16 +103,19 @@ int RunPlan(const PlanArguments& arguments) {
                                   model->max_positions()),
                       "plan for at most as many");
   }
-  const std::int64_t sequence = arguments.sequence > 0
-                                    ? arguments.sequence
-                                    : std::min(kUsualSequence, model->max_positions());
+  const std::int64_t usual = model->task() == models::Task::kClassification
+                                 ? std::min(kUsualRecord, model->max_positions())
+                                 : UsualSequenceLength(*model);
+  const std::int64_t sequence = arguments.sequence > 0 ? arguments.sequence : usual;
   EngineOptions options;
   options.default_no_decay = model->no_decay_patterns();
+  options.cuda = arguments.cuda;
   options.dry_run = true;
   Engine engine(NamedParameters(model->module()), settings,
                 Ranks::Imagined(arguments.rank, arguments.ranks), options);
   model->module().train();
-  RunSteps(*model, engine, sequence);
+  model->set_recompute(settings.recompute);
+  RunStep(*model, engine, sequence);
   arguments.json ? PrintJson(arguments, engine, sequence) : PrintText(arguments, engine, sequence);
   return 0;
 }

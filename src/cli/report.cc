@@ -22,6 +22,11 @@ Json Column(const std::vector<StepNumbers>& steps, Member member) {
   return column;
 }
 
+std::optional<double> Score(const RunNumbers& run) {
+  if (!run.evaluation) return std::nullopt;
+  return run.is_language_model ? run.evaluation->perplexity : run.evaluation->accuracy;
+}
+
 }  // namespace
 
 std::string ReportJson(const RunNumbers& run) {
@@ -31,8 +36,8 @@ std::string ReportJson(const RunNumbers& run) {
       {"loss", Column(run.steps, &StepNumbers::loss)},
       {"grad_norm", Column(run.steps, &StepNumbers::grad_norm)},
       {"lr", Column(run.steps, &StepNumbers::lr)},
-      {"eval_accuracy", OrNull(run.eval_accuracy)},
-      {"eval_loss", OrNull(run.eval_loss)},
+      {run.is_language_model ? "eval_perplexity" : "eval_accuracy", OrNull(Score(run))},
+      {"eval_loss", run.evaluation ? Json(run.evaluation->loss) : Json()},
       {"tokens_per_s", run.tokens_per_s},
       {"padding_share", run.padding_share},
       {"skipped_steps", run.skipped_steps},
@@ -58,11 +63,12 @@ std::string StepJson(const StepNumbers& step) {
   return Dump(line);
 }
 
-std::string EvaluationJson(std::int64_t step, double loss, double accuracy, std::int64_t records) {
-  return Dump({{"step", step},
-               {"eval_loss", loss},
-               {"eval_accuracy", accuracy},
-               {"eval_records", records}});
+std::string EvaluationJson(std::int64_t step, const EvaluationResult& result) {
+  Json line = {{"step", step}, {"eval_loss", result.loss}};
+  if (result.accuracy) line["eval_accuracy"] = *result.accuracy;
+  if (result.perplexity) line["eval_perplexity"] = *result.perplexity;
+  line[result.perplexity ? "eval_tokens" : "eval_records"] = result.labels;
+  return Dump(line);
 }
 
 }  // namespace ullage::cli

@@ -24,9 +24,20 @@ struct StepNumbers {
   double ms = 0;
 };
 
+// Of one evaluation, over all ranks.
+struct EvaluationResult {
+  double loss = 0;  // mean over the labels that count
+  // Classification: share of them whose class has the highest logit.
+  std::optional<double> accuracy = std::nullopt;
+  std::optional<double> perplexity = std::nullopt;  // language models: e to the loss
+  std::int64_t labels = 0;  // that count: records, or tokens of a language model
+  double seconds = 0;
+};
+
 struct RunNumbers {
   std::vector<StepNumbers> steps;
-  std::optional<double> eval_loss, eval_accuracy;
+  bool is_language_model = false;  // has a perplexity where classifiers have an accuracy
+  std::optional<EvaluationResult> evaluation;  // the last
   double tokens_per_s = 0;
   double padding_share = 0;
   std::int64_t skipped_steps = 0;
@@ -46,6 +57,6 @@ std::string ReportJson(const RunNumbers& run);
 
 // One line without a newline.
 std::string StepJson(const StepNumbers& step);
-std::string EvaluationJson(std::int64_t step, double loss, double accuracy, std::int64_t records);
+std::string EvaluationJson(std::int64_t step, const EvaluationResult& result);
 
 }  // namespace ullage::cli

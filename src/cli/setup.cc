@@ -5,9 +5,11 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
+#include <utility>
 
+#include "cli/data_choice.h"
 #include "cli/output_directory.h"
-#include "data/loader.h"
 #include "ullage/error.h"
 
 namespace ullage::cli {
@@ -34,41 +36,39 @@ data::ModelLimits LimitsOf(const models::Model& model) {
   return {model.vocab_size(), model.max_positions(), model.num_labels()};
 }
 
-std::string Describe(const data::Dataset& dataset) {
-  std::vector<std::int64_t> lengths = data::Lengths(dataset);
-  std::int64_t tokens = 0;
-  for (const std::int64_t length : lengths) tokens += length;
-  std::ranges::sort(lengths);
-  return fmt::format("{}: {} records, {} tokens, lengths {} to {}, median {}; {} cut",
-                     dataset.path(), lengths.size(), tokens, lengths.front(), lengths.back(),
-                     lengths[lengths.size() / 2], dataset.truncated_records());
-}
-
 TrainSetup::TrainSetup(files::FileSystem& fs, const TrainArguments& arguments,
                        const Settings& given, int world_size)
-    : settings(given),
-      batch_sizes(ResolveBatches(settings, world_size)),
-      train(data::Dataset::Open(fs, arguments.train, arguments.max_length)) {
+    : settings(given), batch_sizes(ResolveBatches(settings, world_size)) {
+  files::TokenFile train_file = files::TokenFile::Open(fs, arguments.train);
   CheckOutput(fs, arguments.output, arguments.model);
   if (!arguments.report.empty()) CheckFileToWrite(fs, arguments.report, "--report");
-  const std::int64_t labels = arguments.num_labels > 0
-                                  ? arguments.num_labels
-                                  : std::max<std::int64_t>(0, train.info().num_labels);
-  model = ModelOnMeta(arguments.model, static_cast<int>(std::min<std::int64_t>(
-                                           labels, std::numeric_limits<int>::max())));
+  model = ModelForFile(arguments.model, train_file, arguments.num_labels);
   parameters = DistinctParameters(*model);
-  train.CheckFor(LimitsOf(*model));
+  const DataWords words{arguments.max_length, arguments.sequence_length,
+                        arguments.pad_to_multiple_of};
+  train = DataFor(std::move(train_file), *model, words, arguments.seed);
   if (!arguments.eval.empty()) {
-    eval = data::Dataset::Open(fs, arguments.eval, arguments.max_length);
-    eval->CheckFor(LimitsOf(*model));
+    files::TokenFile eval_file = files::TokenFile::Open(fs, arguments.eval);
+    CheckTask(*model, arguments.model, eval_file);
+    eval = DataFor(std::move(eval_file), *model, words, std::nullopt);
+  }
+  if (train->task() != files::TokenTask::kClassification &&
+      batch_sizes.train_batch > train->records()) {
+    throw ConfigError(fmt::format("train_batch_size {} is larger than the data: {}",
+                                  batch_sizes.train_batch, train->Describe()),
+                      fmt::format("a batch counts rows: use a train_batch_size of at most {}, or a "
+                                  "shorter --sequence-length",
+                                  train->records()));
   }
   data::SamplerOptions options;
   options.train_batch = batch_sizes.train_batch;
   options.micro_batch = batch_sizes.micro_batch;
   options.seed = arguments.seed;
-  options.group_by_length = arguments.group_by_length;
+  // Rows of packed documents have one length.
+  options.group_by_length =
+      arguments.group_by_length && model->task() == models::Task::kClassification;
   options.drop_last = settings.dataloader_drop_last;
-  sampler.emplace(data::Lengths(train), options);
+  sampler.emplace(data::Lengths(*train), options);
   steps_per_epoch = sampler->steps_per_epoch();
   const std::int64_t most = std::numeric_limits<std::int64_t>::max() / steps_per_epoch;
   total_steps =
@@ -79,11 +79,14 @@ TrainSetup::TrainSetup(files::FileSystem& fs, const TrainArguments& arguments,
 
 std::vector<std::string> TrainSetup::Lines(int world_size) const {
   std::vector<std::string> lines;
-  lines.push_back(fmt::format("model: {}, {} classes, {} positions", model->family(),
-                              model->num_labels(), model->max_positions()));
+  lines.push_back(fmt::format("model: {}, {}, {} positions", model->family(),
+                              model->task() == models::Task::kClassification
+                                  ? fmt::format("{} classes", model->num_labels())
+                                  : fmt::format("vocabulary of {}", model->vocab_size()),
+                              model->max_positions()));
   for (const std::string& line : weights->Lines()) lines.push_back(line);
-  lines.push_back("train " + Describe(train));
-  if (eval) lines.push_back("eval " + Describe(*eval));
+  lines.push_back("train " + train->Describe());
+  if (eval) lines.push_back("eval " + eval->Describe());
   lines.push_back(fmt::format(
       "{} steps of {} records ({} in a forward x {} accumulation steps x {} ranks); an epoch has "
       "{} steps",

@@ -9,8 +9,8 @@
 #include "cli/arguments.h"
 #include "cli/model_directory.h"
 #include "cli/model_weights.h"
-#include "data/dataset.h"
 #include "data/sampler.h"
+#include "data/training_data.h"
 #include "files/file_system.h"
 #include "models/model.h"
 #include "ullage/settings.h"
@@ -26,18 +26,15 @@ std::unique_ptr<models::Model> ModelOnMeta(const std::string& directory, int num
 
 data::ModelLimits LimitsOf(const models::Model& model);
 
-// "8000 records, 152000 tokens, lengths 3 / 19 / 61 (least / median / most), 12 cut"
-std::string Describe(const data::Dataset& dataset);
-
 struct TrainSetup {
   TrainSetup(files::FileSystem& fs, const TrainArguments& arguments, const Settings& given,
              int world_size);
 
   Settings settings;
   BatchSizes batch_sizes;
-  data::Dataset train;
-  std::optional<data::Dataset> eval;
   std::unique_ptr<models::Model> model;
+  std::unique_ptr<data::TrainingData> train;
+  std::unique_ptr<data::TrainingData> eval;  // null: none
   std::vector<NamedShape> parameters;
   std::unique_ptr<ModelWeights> weights;
   std::optional<data::Sampler> sampler;

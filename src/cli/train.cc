@@ -86,6 +86,8 @@ class Training {
     EngineOptions options;
     options.seed = arguments_.seed;
     options.weights = setup_->weights.get();
+    options.cuda = arguments_.cuda;
+    setup_->model->set_recompute(setup_->settings.recompute);
     options.default_no_decay = setup_->model->no_decay_patterns();
     const std::int64_t before = memory::ResidentBytes();
     engine_ = std::make_unique<Engine>(NamedParameters(setup_->model->module()), setup_->settings,

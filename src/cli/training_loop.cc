@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "cli/agreement.h"
+#include "cli/device_batch.h"
 #include "cli/interrupt.h"
 #include "memory/process.h"
 
@@ -41,14 +42,16 @@ TrainingLoop::TrainingLoop(const TrainArguments& arguments, TrainSetup& setup, E
       engine_(engine),
       metrics_(metrics),
       keep_best_(std::move(keep_best)),
-      loader_(setup.train, *setup.sampler, loader_options()),
+      device_(DeviceFor(arguments.cuda)),
+      loader_(*setup.train, *setup.sampler, loader_options()),
       progress_(setup.total_steps, setup.settings.steps_per_print) {}
 
 data::LoaderOptions TrainingLoop::loader_options() const {
   data::LoaderOptions options;
   options.rank = engine_.ranks().rank();
   options.world_size = engine_.ranks().world_size();
-  options.padding = {arguments_.pad_to_multiple_of, setup_.model->max_positions()};
+  options.padding = {std::max<std::int64_t>(1, arguments_.pad_to_multiple_of),
+                     setup_.model->max_positions()};
   return options;
 }
 
@@ -77,6 +80,7 @@ RunNumbers TrainingLoop::Run() {
   run_.tokens_per_s = ms > 0 ? static_cast<double>(tokens) * 1000 / ms : 0;
   run_.skipped_steps = engine_.skipped_steps();
   run_.world_size = engine_.ranks().world_size();
+  run_.is_language_model = setup_.model->task() == models::Task::kCausalLanguage;
   run_.stage = setup_.settings.zero.stage;
   run_.interrupted_by = signal_;
   return std::move(run_);
@@ -96,7 +100,7 @@ StepNumbers TrainingLoop::Step(std::int64_t number) {
         const Stopwatch waiting(times_.data);
         batch = loader_.Next();
       }
-      shares.push_back(MicroBatch(batch));
+      shares.push_back(MicroBatch(batch, shares.size()));
     }
     const Stopwatch updating(times_.step);
     const StepResult result = engine_.Step();
@@ -106,6 +110,9 @@ StepNumbers TrainingLoop::Step(std::int64_t number) {
     step.loss_scale = result.loss_scale;
     step.applied = result.applied;
     step.overflowed = result.overflowed;
+    // Only now: reading a loss waits for the device, which has work until the step's norm anyway.
+    for (const auto& [loss, micro_step] : losses_) shares[micro_step].loss = loss.item<double>();
+    losses_.clear();
     Exchange(shares, step);
   }
   progress_.Add(step, times_);
@@ -114,15 +121,14 @@ StepNumbers TrainingLoop::Step(std::int64_t number) {
 
 // The engine takes the mean over ranks and micro-steps. With the factor here every label of the
 // step weighs the same, in whichever micro-batch it is.
-TrainingLoop::Share TrainingLoop::MicroBatch(const data::Batch& batch) {
+TrainingLoop::Share TrainingLoop::MicroBatch(const data::Batch& batch, std::size_t micro_step) {
   at::Tensor loss;
   Share share{0, batch.real_tokens, batch.step_valid_labels};
   if (batch.records > 0 && batch.step_valid_labels > 0) {
     const Stopwatch forward(times_.forward);
-    loss = engine_.Forward([&] {
-      return setup_.model->Loss(batch.input_ids, batch.attention_mask, batch.labels).loss;
-    });
-    share.loss = loss.item<double>();
+    const models::Batch inputs = OnDevice(batch, device_);
+    loss = engine_.Forward([&] { return setup_.model->Loss(inputs).loss; });
+    losses_.push_back({loss.detach(), micro_step});
   }
   const Stopwatch backward(times_.backward);
   if (loss.defined()) {
@@ -168,18 +174,15 @@ void TrainingLoop::EvaluateNow(std::int64_t step) {
   const std::int64_t batch =
       arguments_.eval_batch > 0 ? arguments_.eval_batch : setup_.batch_sizes.micro_batch;
   const EvaluationResult result =
-      Evaluate(*setup_.model, *setup_.eval, batch, loader_options(), comm());
-  run_.eval_loss = result.loss;
-  run_.eval_accuracy = result.accuracy;
-  if (metrics_ != nullptr) {
-    metrics_->Add(EvaluationJson(step, result.loss, result.accuracy, result.records));
-  }
-  const bool better = result.accuracy > best_accuracy_;
-  best_accuracy_ = std::max(best_accuracy_, result.accuracy);
+      Evaluate(*setup_.model, *setup_.eval, batch, loader_options(), comm(), device_);
+  run_.evaluation = result;
+  if (metrics_ != nullptr) metrics_->Add(EvaluationJson(step, result));
+  const double score = result.accuracy.value_or(-result.loss);
+  const bool better = score > best_score_;
+  best_score_ = std::max(best_score_, score);
   const bool keep = better && arguments_.eval_every > 0;
   if (is_first()) {
-    fmt::print("step {}/{}  eval loss {:.4f}  accuracy {:.4f} on {} records, in {}{}\n", step,
-               setup_.total_steps, result.loss, result.accuracy, result.records,
+    fmt::print("step {}/{}  eval {}, in {}{}\n", step, setup_.total_steps, Describe(result),
                FormatDuration(result.seconds), keep ? "  (best so far, kept)" : "");
   }
   if (keep) keep_best_(result);

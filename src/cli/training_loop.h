@@ -1,8 +1,14 @@
 // The loop of a training: steps, evaluations, progress, until the last step or a signal.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+
 #include <functional>
+#include <limits>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "cli/arguments.h"
 #include "cli/evaluation.h"
@@ -39,7 +45,7 @@ class TrainingLoop {
   };
 
   StepNumbers Step(std::int64_t number);
-  Share MicroBatch(const data::Batch& batch);
+  Share MicroBatch(const data::Batch& batch, std::size_t micro_step);
   void Exchange(std::span<const Share> mine, StepNumbers& step);
   bool EvaluationIsDue(std::int64_t step) const;
   void EvaluateNow(std::int64_t step);
@@ -53,11 +59,14 @@ class TrainingLoop {
   Engine& engine_;
   MetricsFile* const metrics_;
   const std::function<void(const EvaluationResult&)> keep_best_;
+  const c10::Device device_;
   data::Loader loader_;
   Progress progress_;
   PhaseTimes times_;
   RunNumbers run_;
-  double best_accuracy_ = -1;
+  std::vector<std::pair<at::Tensor, std::size_t>> losses_;  // of the micro-batches of this step
+  // Accuracy, or the loss with its sign turned: of the best evaluation so far.
+  double best_score_ = -std::numeric_limits<double>::infinity();
   int signal_ = 0;  // as all ranks agreed
   std::int64_t rss_bytes_ = 0;
 };

@@ -1,21 +1,24 @@
-// A micro-batch as tensors: padded to the longest record, with the mask that says what is real.
+// A micro-batch as tensors: records padded to the longest with the mask that says what is real, or
+// rows of packed documents.
 #pragma once
-
-#include <cstdint>
-#include <span>
 
 #include <ATen/core/Tensor.h>
 
-#include "data/dataset.h"
+#include <cstdint>
+
 #include "data/sampler.h"
 
 namespace ullage::data {
 
 struct Batch {
-  // B records of S tokens. B may be 0, then S is the padding multiple. CPU, int64.
+  // B records of S tokens. B may be 0, then S is the padding multiple, or the rows' length. CPU,
+  // int64 but for document_ids. Undefined tensors say nothing: no padding, positions counted from
+  // 0, one document in each row.
   at::Tensor input_ids;       // [B, S], pad_token_id where there is no token
-  at::Tensor attention_mask;  // [B, S], 1 for a token, 0 for padding
-  at::Tensor labels;          // [B], -100: counts nowhere
+  at::Tensor attention_mask;  // [B, S], 1 for a token, 0 for padding; classification only
+  at::Tensor labels;          // -100: counts nowhere. [B]; of packed rows [B, S], each token's own
+  at::Tensor position_ids;    // [B, S], from 0 in each document; undefined: 0 to S - 1 in each row
+  at::Tensor document_ids;    // [B, S] int32, counted in each row; undefined: one in each row
 
   std::int64_t records = 0;        // B
   std::int64_t real_tokens = 0;    // tokens that are no padding
@@ -38,13 +41,5 @@ struct PaddingOptions {
   std::int64_t multiple_of = 1;    // S is rounded up to a multiple of this ...
   std::int64_t max_positions = 0;  // ... but never beyond the model's positions (0: no limit)
 };
-
-// Reads the records and makes the tensors; position, micro_batch and step_valid_labels are the
-// caller's. Throws IoError when the file cannot be read.
-Batch MakeBatch(const Dataset& dataset, std::span<const std::int64_t> records,
-                const PaddingOptions& padding);
-
-// Labels other than -100 among the records.
-std::int64_t CountValidLabels(const Dataset& dataset, std::span<const std::int64_t> records);
 
 }  // namespace ullage::data

@@ -1,18 +1,30 @@
 #include "data/dataset.h"
 
-#include <algorithm>
-
+#include <ATen/ops/empty.h>
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <vector>
+
+#include "data/vocabulary_check.h"
 #include "ullage/error.h"
 
 namespace ullage::data {
 
-Dataset Dataset::Open(files::FileSystem& fs, const std::string& path, std::int64_t max_length) {
+Dataset::Dataset(files::TokenFile file, std::int64_t max_length)
+    : file_(std::move(file)), max_length_(max_length) {
   if (max_length != 0 && max_length < 2) {
     throw ConfigError(fmt::format("--max-length {} keeps nothing of a text", max_length),
                       "use 2 or more, or 0 to cut nothing");
   }
+  if (task() != files::TokenTask::kClassification) {
+    throw ConfigError(
+        fmt::format("{}: is a {} file, not one of labelled texts", path(), files::Name(task())),
+        "make it with ullage-prepare --task classify");
+  }
+}
+
+Dataset Dataset::Open(files::FileSystem& fs, const std::string& path, std::int64_t max_length) {
   return Dataset(files::TokenFile::Open(fs, path), max_length);
 }
 
@@ -62,39 +74,56 @@ void Dataset::CheckFor(const ModelLimits& limits) const {
                                   files::kIgnoredLabel),
                       "give at least one record a label");
   }
-  if (limits.vocab_size > 0) CheckTokenIds(limits.vocab_size);
+  if (limits.vocab_size > 0) CheckVocabulary(file_, limits.vocab_size);
 }
 
-void Dataset::CheckTokenIds(std::int64_t vocab_size) const {
-  const auto refuse = [&](std::int64_t id, const std::string& where) {
-    throw ConfigError(
-        fmt::format("{}: {} is {}, the model's vocabulary has {} entries", path(), where, id,
-                    vocab_size),
-        "make the file with this model's own tokenizer (ullage-prepare --tokenizer MODEL_DIR)");
-  };
-  if (info().pad_token_id >= vocab_size) refuse(info().pad_token_id, "pad_token_id");
-  constexpr std::int64_t kPiece = 1 << 18;  // 1 MiB of ids
-  std::vector<std::int32_t> ids(static_cast<std::size_t>(std::min(kPiece, file_.tokens())));
-  for (std::int64_t begin = 0; begin < file_.tokens(); begin += kPiece) {
-    const std::int64_t count = std::min(kPiece, file_.tokens() - begin);
-    file_.ReadTokens(begin, count, ids.data());
-    for (std::int64_t i = 0; i < count; ++i) {
-      const std::int32_t id = ids[static_cast<std::size_t>(i)];
-      if (id >= 0 && id < vocab_size) continue;
-      const std::int64_t record = RecordOfToken(begin + i);
-      refuse(id, fmt::format("record {}: token {}", record, begin + i - file_.Begin(record)));
-    }
+Batch Dataset::MakeBatch(std::span<const std::int64_t> records,
+                         const PaddingOptions& padding) const {
+  std::int64_t longest = 1;
+  for (const std::int64_t record : records) longest = std::max(longest, Length(record));
+  std::int64_t width =
+      (longest + padding.multiple_of - 1) / padding.multiple_of * padding.multiple_of;
+  if (padding.max_positions > 0) width = std::max(longest, std::min(width, padding.max_positions));
+
+  Batch batch;
+  batch.records = static_cast<std::int64_t>(records.size());
+  batch.input_ids = at::empty({batch.records, width}, at::kLong);
+  batch.attention_mask = at::empty({batch.records, width}, at::kLong);
+  batch.labels = at::empty({batch.records}, at::kLong);
+  auto* ids = batch.input_ids.mutable_data_ptr<std::int64_t>();
+  auto* mask = batch.attention_mask.mutable_data_ptr<std::int64_t>();
+  auto* labels = batch.labels.mutable_data_ptr<std::int64_t>();
+  std::vector<std::int32_t> tokens(static_cast<std::size_t>(longest));
+  for (const std::int64_t record : records) {
+    const std::int64_t length = Length(record);
+    ReadTokens(record, tokens.data());
+    std::copy_n(tokens.begin(), length, ids);
+    std::fill(ids + length, ids + width, info().pad_token_id);
+    std::fill(mask, mask + length, 1);
+    std::fill(mask + length, mask + width, 0);
+    ids += width;
+    mask += width;
+    *labels++ = Label(record);
+    batch.real_tokens += length;
   }
+  batch.padded_tokens = batch.records * width - batch.real_tokens;
+  return batch;
 }
 
-std::int64_t Dataset::RecordOfToken(std::int64_t token) const {
-  std::int64_t low = 0;  // Begin(low) <= token < Begin(high)
-  std::int64_t high = records();
-  while (high - low > 1) {
-    const std::int64_t middle = low + (high - low) / 2;
-    (file_.Begin(middle) <= token ? low : high) = middle;
-  }
-  return low;
+std::int64_t Dataset::CountValidLabels(std::span<const std::int64_t> records) const {
+  return std::count_if(records.begin(), records.end(), [this](std::int64_t record) {
+    return Label(record) != files::kIgnoredLabel;
+  });
+}
+
+std::string Dataset::Describe() const {
+  std::vector<std::int64_t> lengths = Lengths(*this);
+  std::int64_t tokens = 0;
+  for (const std::int64_t length : lengths) tokens += length;
+  std::ranges::sort(lengths);
+  return fmt::format("{}: {} records, {} tokens, lengths {} to {}, median {}; {} cut", path(),
+                     lengths.size(), tokens, lengths.front(), lengths.back(),
+                     lengths[lengths.size() / 2], truncated_records());
 }
 
 }  // namespace ullage::data

@@ -26,9 +26,9 @@ void Check(const LoaderOptions& options) {
 // Produces the micro-batches of one rank. Lives on the prefetching thread.
 class TrainingSource {
  public:
-  TrainingSource(const Dataset& dataset, Sampler sampler, const LoaderOptions& options,
+  TrainingSource(const TrainingData& data, Sampler sampler, const LoaderOptions& options,
                  Position start)
-      : dataset_(dataset), sampler_(std::move(sampler)), options_(options), position_(start) {}
+      : data_(data), sampler_(std::move(sampler)), options_(options), position_(start) {}
 
   Batch Produce() {
     if (!order_ready_) {
@@ -36,8 +36,8 @@ class TrainingSource {
       order_ready_ = true;
     }
     const std::int64_t j = micro_step_ * options_.world_size + options_.rank;
-    Batch batch = MakeBatch(dataset_, order_.MicroBatch(position_.step, j), options_.padding);
-    batch.step_valid_labels = CountValidLabels(dataset_, order_.Step(position_.step));
+    Batch batch = data_.MakeBatch(order_.MicroBatch(position_.step, j), options_.padding);
+    batch.step_valid_labels = data_.CountValidLabels(order_.Step(position_.step));
     batch.position = position_;
     batch.micro_batch = j;
     Advance();
@@ -53,7 +53,7 @@ class TrainingSource {
     order_ready_ = false;
   }
 
-  const Dataset& dataset_;
+  const TrainingData& data_;
   const Sampler sampler_;
   const LoaderOptions options_;
   Position position_;
@@ -64,15 +64,7 @@ class TrainingSource {
 
 }  // namespace
 
-std::vector<std::int64_t> Lengths(const Dataset& dataset) {
-  std::vector<std::int64_t> lengths(static_cast<std::size_t>(dataset.records()));
-  for (std::size_t i = 0; i < lengths.size(); ++i) {
-    lengths[i] = dataset.Length(static_cast<std::int64_t>(i));
-  }
-  return lengths;
-}
-
-Loader::Loader(const Dataset& dataset, Sampler sampler, const LoaderOptions& options,
+Loader::Loader(const TrainingData& data, Sampler sampler, const LoaderOptions& options,
                Position start)
     : accumulation_steps_(0), steps_per_epoch_(sampler.steps_per_epoch()), position_(start) {
   Check(options);
@@ -83,18 +75,18 @@ Loader::Loader(const Dataset& dataset, Sampler sampler, const LoaderOptions& opt
                     micro_batches, sampler.options().micro_batch, options.world_size),
         "train_batch_size must be train_micro_batch_size_per_gpu times ranks times a whole number");
   }
-  if (sampler.records() != dataset.records()) {
+  if (sampler.records() != data.records()) {
     throw ConfigError(fmt::format("the sampler knows {} records, {} holds {}", sampler.records(),
-                                  dataset.path(), dataset.records()),
-                      "make the sampler from Lengths(dataset)");
+                                  data.path(), data.records()),
+                      "make the sampler from Lengths(data)");
   }
   if (start.epoch < 0 || start.step < 0 || start.step >= steps_per_epoch_) {
     throw ConfigError(fmt::format("epoch {} step {} cannot be resumed: an epoch of {} has {} steps",
-                                  start.epoch, start.step, dataset.path(), steps_per_epoch_),
+                                  start.epoch, start.step, data.path(), steps_per_epoch_),
                       "resume with the data and the batch size of the interrupted run");
   }
   accumulation_steps_ = micro_batches / options.world_size;
-  auto source = std::make_shared<TrainingSource>(dataset, std::move(sampler), options, start);
+  auto source = std::make_shared<TrainingSource>(data, std::move(sampler), options, start);
   prefetcher_ = std::make_unique<Prefetcher<Batch>>(
       [source]() -> std::optional<Batch> { return source->Produce(); },
       std::max<std::size_t>(1, options.prefetch));
@@ -111,24 +103,22 @@ Batch Loader::Next() {
   return batch;
 }
 
-EvaluationLoader::EvaluationLoader(const Dataset& dataset, std::int64_t micro_batch,
+EvaluationLoader::EvaluationLoader(const TrainingData& data, std::int64_t micro_batch,
                                    const LoaderOptions& options) {
   Check(options);
-  if (dataset.records() == 0 || micro_batch < 1) {
+  if (data.records() == 0 || micro_batch < 1) {
     throw ConfigError(fmt::format("cannot evaluate {} records of {} in batches of {}",
-                                  dataset.records(), dataset.path(), micro_batch),
+                                  data.records(), data.path(), micro_batch),
                       "the data needs at least one record and the batch at least 1");
   }
-  std::vector<std::int64_t> records(static_cast<std::size_t>(dataset.records()));
+  std::vector<std::int64_t> records(static_cast<std::size_t>(data.records()));
   std::iota(records.begin(), records.end(), 0);
-  std::stable_sort(records.begin(), records.end(), [&](std::int64_t a, std::int64_t b) {
-    return dataset.Length(a) > dataset.Length(b);
-  });
-  const std::int64_t valid_labels = CountValidLabels(dataset, records);
-  const std::int64_t count =
-      dataset.records() / micro_batch + (dataset.records() % micro_batch != 0);
+  std::stable_sort(records.begin(), records.end(),
+                   [&](std::int64_t a, std::int64_t b) { return data.Length(a) > data.Length(b); });
+  const std::int64_t valid_labels = data.CountValidLabels(records);
+  const std::int64_t count = data.records() / micro_batch + (data.records() % micro_batch != 0);
   batches_ = (count + options.world_size - 1) / options.world_size;
-  auto produce = [&dataset, options, micro_batch, valid_labels, batches = batches_,
+  auto produce = [&data, options, micro_batch, valid_labels, batches = batches_,
                   records = std::move(records),
                   next = std::int64_t{0}]() mutable -> std::optional<Batch> {
     if (next == batches) return std::nullopt;
@@ -136,10 +126,9 @@ EvaluationLoader::EvaluationLoader(const Dataset& dataset, std::int64_t micro_ba
     const auto size = static_cast<std::int64_t>(records.size());
     const std::int64_t begin = j > size / micro_batch ? size : std::min(size, j * micro_batch);
     const std::int64_t taken = std::min(micro_batch, size - begin);
-    Batch batch = MakeBatch(dataset,
-                            std::span(records).subspan(static_cast<std::size_t>(begin),
-                                                       static_cast<std::size_t>(taken)),
-                            options.padding);
+    Batch batch = data.MakeBatch(std::span(records).subspan(static_cast<std::size_t>(begin),
+                                                            static_cast<std::size_t>(taken)),
+                                 options.padding);
     batch.step_valid_labels = valid_labels;
     batch.position = {0, next};
     batch.micro_batch = j;

@@ -8,26 +8,26 @@
 #include <vector>
 
 #include "data/batch.h"
-#include "data/dataset.h"
 #include "data/prefetcher.h"
 #include "data/sampler.h"
+#include "data/training_data.h"
 
 namespace ullage::data {
 
 struct LoaderOptions {
   int rank = 0;
   int world_size = 1;
-  PaddingOptions padding = {};
-  std::size_t prefetch = 4;  // micro-batches made ahead
+  PaddingOptions padding = {};  // not for packed rows
+  std::size_t prefetch = 4;     // micro-batches made ahead
 };
 
 // Training: epoch after epoch, for ever. Each step has `accumulation_steps()` micro-batches on each
-// rank. One consumer thread; `dataset` must outlive it. May be destroyed at any moment.
+// rank. One consumer thread; `data` must outlive it. May be destroyed at any moment.
 class Loader {
  public:
   // Starts at `start`, which may be any step of any epoch. Throws ConfigError when the
   // micro-batches of a step cannot be dealt out evenly to the ranks, or `start` is no step.
-  Loader(const Dataset& dataset, Sampler sampler, const LoaderOptions& options,
+  Loader(const TrainingData& data, Sampler sampler, const LoaderOptions& options,
          Position start = {});
 
   std::int64_t accumulation_steps() const { return accumulation_steps_; }
@@ -61,7 +61,8 @@ class Loader {
 class EvaluationLoader {
  public:
   // Throws ConfigError for an empty data set or a micro_batch below 1.
-  EvaluationLoader(const Dataset& dataset, std::int64_t micro_batch, const LoaderOptions& options);
+  EvaluationLoader(const TrainingData& data, std::int64_t micro_batch,
+                   const LoaderOptions& options);
 
   std::int64_t batches() const { return batches_; }  // on this rank, as on every other
 
@@ -72,8 +73,5 @@ class EvaluationLoader {
   std::int64_t batches_ = 0;
   std::unique_ptr<Prefetcher<Batch>> prefetcher_;
 };
-
-// Length of every record, as Sampler takes them.
-std::vector<std::int64_t> Lengths(const Dataset& dataset);
 
 }  // namespace ullage::data

@@ -67,7 +67,29 @@ std::vector<std::int64_t> ReadVector(const SafetensorsFile& file, const TensorIn
   return values;
 }
 
+TokenTask ReadTask(const SafetensorsFile& file) {
+  const auto found = file.metadata().find("task");
+  if (found == file.metadata().end()) return TokenTask::kClassification;
+  for (const TokenTask task : {TokenTask::kCausal, TokenTask::kInstruct}) {
+    if (found->second == Name(task)) return task;
+  }
+  Fail(file, fmt::format("metadata task is \"{}\", expected \"causal\", \"instruct\" or none",
+                         found->second));
+}
+
 }  // namespace
+
+const char* Name(TokenTask task) {
+  switch (task) {
+    case TokenTask::kClassification:
+      return "classification";
+    case TokenTask::kCausal:
+      return "causal";
+    case TokenTask::kInstruct:
+      return "instruct";
+  }
+  return "?";
+}
 
 TokenFile TokenFile::Open(FileSystem& fs, const std::string& path) {
   TokenFile result(SafetensorsFile::Open(fs, path));
@@ -79,47 +101,75 @@ TokenFile TokenFile::Open(FileSystem& fs, const std::string& path) {
                            "make the file again with the ullage-prepare of this version");
   }
   TokenFileInfo& info = result.info_;
+  info.task = ReadTask(file);
   info.tokenizer = Metadata(file, "tokenizer");
   info.tokenizer_sha256 = Metadata(file, "tokenizer_sha256");
   info.pad_token_id = Number(file, "pad_token_id", 0);
-  info.num_labels = Number(file, "num_labels", 1);
-  info.label_names = LabelNames(file, info.num_labels);
-
   const TensorInfo& input_ids = Vector(file, "input_ids", ElementType::kI32);
   const TensorInfo& offsets = Vector(file, "offsets", ElementType::kI64);
-  const TensorInfo& labels = Vector(file, "labels", ElementType::kI64);
-  if (offsets.numel != labels.numel + 1) {
-    Fail(file, fmt::format("has {} offsets for {} labels, expected one more than labels",
-                           offsets.numel, labels.numel));
+  if (info.task == TokenTask::kClassification) {
+    info.num_labels = Number(file, "num_labels", 1);
+    info.label_names = LabelNames(file, info.num_labels);
+    const TensorInfo& labels = Vector(file, "labels", ElementType::kI64);
+    if (offsets.numel != labels.numel + 1) {
+      Fail(file, fmt::format("has {} offsets for {} labels, expected one more than labels",
+                             offsets.numel, labels.numel));
+    }
+    result.labels_ = ReadVector(file, labels);
+  } else if (info.task == TokenTask::kInstruct) {
+    const TensorInfo& labels = Vector(file, "labels", ElementType::kI32);
+    if (labels.numel != input_ids.numel) {
+      Fail(file, fmt::format("has {} labels for {} tokens, expected one for each", labels.numel,
+                             input_ids.numel));
+    }
+  } else if (file.Find("labels") != nullptr) {
+    Fail(file, "has a tensor \"labels\"; in a causal file the tokens are the labels");
   }
+  if (offsets.numel == 0) Fail(file, "has no offsets, expected at least one");
   result.offsets_ = ReadVector(file, offsets);
-  result.labels_ = ReadVector(file, labels);
-  if (result.offsets_.front() != 0) {
-    Fail(file, fmt::format("record 0 begins at token {}, expected 0", result.offsets_.front()));
-  }
-  for (std::int64_t record = 0; record < result.records(); ++record) {
-    const std::int64_t begin = result.Begin(record);
-    const std::int64_t end = result.Begin(record + 1);
-    if (end <= begin || end > input_ids.numel) {
-      Fail(file, fmt::format("record {} runs from token {} to {}, expected at least one token and "
-                             "an end of at most {}",
-                             record, begin, end, input_ids.numel));
-    }
-    const std::int64_t label = result.Label(record);
-    if (label != kIgnoredLabel && (label < 0 || label >= info.num_labels)) {
-      Fail(file, fmt::format("record {} has label {}, expected 0 to {} or {}", record, label,
-                             info.num_labels - 1, kIgnoredLabel));
-    }
-  }
-  if (result.tokens() != input_ids.numel) {
-    Fail(file,
-         fmt::format("the last record ends at token {} of {}", result.tokens(), input_ids.numel));
-  }
+  result.CheckOffsets(input_ids.numel);
+  result.CheckRecordLabels();
   return result;
+}
+
+void TokenFile::CheckOffsets(std::int64_t tokens_in_file) const {
+  if (offsets_.front() != 0) {
+    Fail(file_, fmt::format("record 0 begins at token {}, expected 0", offsets_.front()));
+  }
+  for (std::int64_t record = 0; record < records(); ++record) {
+    const std::int64_t begin = Begin(record);
+    const std::int64_t end = Begin(record + 1);
+    if (end <= begin || end > tokens_in_file) {
+      Fail(file_, fmt::format("record {} runs from token {} to {}, expected at least one token and "
+                              "an end of at most {}",
+                              record, begin, end, tokens_in_file));
+    }
+  }
+  if (tokens() != tokens_in_file) {
+    Fail(file_, fmt::format("the last record ends at token {} of {}", tokens(), tokens_in_file));
+  }
+}
+
+void TokenFile::CheckRecordLabels() const {
+  for (std::int64_t record = 0; record < std::ssize(labels_); ++record) {
+    const std::int64_t label = Label(record);
+    if (label != kIgnoredLabel && (label < 0 || label >= info_.num_labels)) {
+      Fail(file_, fmt::format("record {} has label {}, expected 0 to {} or {}", record, label,
+                              info_.num_labels - 1, kIgnoredLabel));
+    }
+  }
 }
 
 void TokenFile::ReadTokens(std::int64_t first, std::int64_t count, std::int32_t* out) const {
   file_.Read("input_ids", first, count, out);
+}
+
+void TokenFile::ReadTokenLabels(std::int64_t first, std::int64_t count, std::int32_t* out) const {
+  file_.Read("labels", first, count, out);
+}
+
+std::int64_t TokenFile::RecordOfToken(std::int64_t token) const {
+  return std::upper_bound(offsets_.begin(), offsets_.end(), token) - offsets_.begin() - 1;
 }
 
 }  // namespace ullage::files

@@ -13,15 +13,15 @@
 #include <string>
 #include <vector>
 
+#include "activations/recompute.h"
 #include "models/attention.h"
 #include "models/dropout.h"
 #include "models/layers.h"
+#include "models/linear_cross_entropy.h"
 #include "ullage/error.h"
 
 namespace ullage::models {
 namespace {
-
-constexpr std::int64_t kIgnoredLabel = -100;
 
 at::Tensor Activate(const at::Tensor& x, Activation activation) {
   switch (activation) {
@@ -82,12 +82,22 @@ struct Layer final : torch::nn::Module {
     const auto output = group(*this, "output");
     down_ = output->Add<Linear>("dense", inner, width, device);
     output_norm_ = output->Add<LayerNorm>("LayerNorm", width, config.layer_norm_eps, device);
+    parameters_ = parameters();
   }
 
   // `x` [batch * tokens, width]. With `first_only` the result is the first token of each record,
   // [batch, width], and only that is computed.
   at::Tensor operator()(const at::Tensor& x, const at::Tensor& bias, std::int64_t batch,
-                        std::int64_t tokens, bool first_only) const {
+                        std::int64_t tokens, bool first_only, bool recompute) const {
+    if (!recompute) return Run(x, bias, batch, tokens, first_only);
+    return activations::Recompute(
+        [=, this](const at::Tensor& y) { return Run(y, bias, batch, tokens, first_only); }, x,
+        parameters_);
+  }
+
+ private:
+  at::Tensor Run(const at::Tensor& x, const at::Tensor& bias, std::int64_t batch,
+                 std::int64_t tokens, bool first_only) const {
     const double dropout = is_training() ? config_.hidden_dropout_prob : 0;
     const double attention_dropout = is_training() ? config_.attention_probs_dropout_prob : 0;
     const std::int64_t width = config_.hidden_size, queries = first_only ? 1 : tokens;
@@ -103,10 +113,10 @@ struct Layer final : torch::nn::Module {
     return (*output_norm_)(Dropout((*down_)(inner), dropout) + attended);
   }
 
- private:
   BertConfig config_;
   std::shared_ptr<Linear> query_, key_, value_, attention_dense_, up_, down_;
   std::shared_ptr<LayerNorm> attention_norm_, output_norm_;
+  std::vector<at::Tensor> parameters_;
 };
 
 // What is added to attention scores: 0 for tokens, half the lowest number of `dtype` for padding
@@ -146,7 +156,7 @@ class Bert final : public torch::nn::Module {
     const at::Tensor bias = MaskBias(attention_mask, x.scalar_type());
     for (const auto& layer : layers_) {
       x = (*layer)(x, bias, input_ids.size(0), input_ids.size(1),
-                   first_only && layer == layers_.back());
+                   first_only && layer == layers_.back(), recompute_);
     }
     return x;
   }
@@ -155,7 +165,10 @@ class Bert final : public torch::nn::Module {
     return at::tanh((*pooler_)(first_tokens));
   }
 
+  void set_recompute(bool recompute) { recompute_ = recompute; }
+
  private:
+  bool recompute_ = false;
   std::shared_ptr<Embeddings> embeddings_;
   std::vector<std::shared_ptr<Layer>> layers_;
   std::shared_ptr<Linear> pooler_;
@@ -206,6 +219,10 @@ LossAndLogits BertForSequenceClassification::Loss(const at::Tensor& input_ids,
   const at::Tensor loss =
       at::cross_entropy_loss(logits.to(at::kFloat), labels, {}, at::Reduction::Sum, kIgnoredLabel);
   return {loss, logits};
+}
+
+void BertForSequenceClassification::set_recompute(bool recompute) {
+  bert_->set_recompute(recompute);
 }
 
 }  // namespace ullage::models

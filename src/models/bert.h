@@ -38,6 +38,9 @@ class BertForSequenceClassification final : public torch::nn::Module {
   LossAndLogits Loss(const at::Tensor& input_ids, const at::Tensor& attention_mask,
                      const at::Tensor& labels);
 
+  // Layers keep their input and run again in backward (activations/recompute.h). Off at first.
+  void set_recompute(bool recompute);
+
  private:
   void CheckInputs(const at::Tensor& input_ids, const at::Tensor& attention_mask) const;
 

@@ -22,14 +22,15 @@ class BertModel final : public Model {
       : json_(std::move(json)), config_(std::move(config)), bert_(config_, device) {}
 
   torch::nn::Module& module() override { return bert_; }
-  at::Tensor Logits(const at::Tensor& input_ids, const at::Tensor& attention_mask) override {
-    return bert_.Forward(input_ids, attention_mask);
+  at::Tensor Logits(const Batch& batch) override {
+    return bert_.Forward(batch.input_ids, batch.attention_mask);
   }
-  LossAndLogits Loss(const at::Tensor& input_ids, const at::Tensor& attention_mask,
-                     const at::Tensor& labels) override {
-    return bert_.Loss(input_ids, attention_mask, labels);
+  LossAndLogits Loss(const Batch& batch) override {
+    return bert_.Loss(batch.input_ids, batch.attention_mask, batch.labels);
   }
+  void set_recompute(bool recompute) override { bert_.set_recompute(recompute); }
 
+  Task task() const override { return Task::kClassification; }
   std::string_view family() const override { return "bert"; }
   std::int64_t vocab_size() const override { return config_.vocab_size; }
   std::int64_t max_positions() const override { return config_.max_position_embeddings; }

@@ -3,14 +3,16 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Dispatch.h>
 #include <ATen/TensorIterator.h>
-#include <ATen/ops/dropout.h>
 #include <ATen/ops/empty_like.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
 #include <mutex>
 
+#include "kernels/device.h"
 #include "models/dropout_mask.h"
+#include "torchx/device.h"
+#include "torchx/dtype.h"
 
 namespace ullage::models {
 namespace {
@@ -69,6 +71,12 @@ std::uint64_t DrawDropoutSeed() {
 void ApplyDropoutMask(const at::Tensor& input, std::uint64_t seed, double p, at::Tensor& output) {
   if (input.is_meta() || input.numel() == 0) return;
   TORCH_INTERNAL_ASSERT(input.is_contiguous() && output.is_contiguous());
+  if (input.is_cuda()) {
+    return kernels::device::DropoutMask(
+        torchx::FromTorch(input.scalar_type()), input.const_data_ptr(), output.mutable_data_ptr(),
+        /*first=*/0, input.numel(), seed, DropThreshold(p), static_cast<float>(1.0 / (1.0 - p)),
+        torchx::Queue::OfOperators(input.device()).stream());
+  }
   // The iterator splits the elements over torch's own threads; the index follows from the address.
   auto iterator = at::TensorIteratorConfig()
                       .add_output(output)
@@ -89,7 +97,6 @@ void ApplyDropoutMask(const at::Tensor& input, std::uint64_t seed, double p, at:
 
 at::Tensor Dropout(const at::Tensor& x, double p) {
   if (p == 0) return x;
-  if (!x.is_cpu() && !x.is_meta()) return at::dropout(x, p, /*train=*/true);
   return DropoutFunction::apply(x, p);
 }
 

@@ -13,12 +13,11 @@ namespace ullage::models {
 std::uint64_t DrawDropoutSeed();
 
 // `output` = `input` with each element set to zero or multiplied by 1 / (1 - p), by `seed` and the
-// element's index in row-major order. Same shape and dtype, both contiguous, on CPU or Meta (where
-// nothing is done); `output` may be `input`. Autograd does not see it.
+// element's index in row-major order. Same shape and dtype, both contiguous, on CPU, CUDA (the same
+// bits) or Meta (where nothing is done); `output` may be `input`. Autograd does not see it.
 void ApplyDropoutMask(const at::Tensor& input, std::uint64_t seed, double p, at::Tensor& output);
 
-// Differentiable dropout, 0 <= p < 1. Returns `x` itself when p is 0. On devices other than CPU
-// and Meta it is torch's own.
+// Differentiable dropout, 0 <= p < 1. Returns `x` itself when p is 0.
 at::Tensor Dropout(const at::Tensor& x, double p);
 
 }  // namespace ullage::models

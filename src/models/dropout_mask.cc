@@ -39,7 +39,8 @@ void Factors(std::uint32_t low_key, std::uint32_t high_key, std::uint32_t first,
   }
   for (; i < count; ++i) {
     const std::uint32_t index = first + static_cast<std::uint32_t>(i);
-    factors[i] = MixBits(MixBits(index ^ low_key) ^ high_key) >= threshold ? scale : 0.0F;
+    factors[i] =
+        kernels::MixBits(kernels::MixBits(index ^ low_key) ^ high_key) >= threshold ? scale : 0.0F;
   }
 }
 

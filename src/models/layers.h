@@ -6,6 +6,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/layer_norm.h>
 #include <ATen/ops/linear.h>
+#include <ATen/ops/rms_norm.h>
 #include <c10/core/Device.h>
 #include <torch/nn/module.h>
 
@@ -17,13 +18,15 @@
 namespace ullage::models {
 
 struct Linear final : torch::nn::Module {
-  Linear(std::int64_t inputs, std::int64_t outputs, c10::Device device)
-      : weight(register_parameter("weight", at::empty({outputs, inputs}, device))),
-        bias(register_parameter("bias", at::empty({outputs}, device))) {}
+  Linear(std::int64_t inputs, std::int64_t outputs, c10::Device device, bool has_bias = true)
+      : weight(register_parameter("weight", at::empty({outputs, inputs}, device))) {
+    if (has_bias) bias = register_parameter("bias", at::empty({outputs}, device));
+  }
 
   at::Tensor operator()(const at::Tensor& x) const { return at::linear(x, weight, bias); }
 
-  at::Tensor weight, bias;
+  at::Tensor weight;
+  at::Tensor bias;  // undefined: none
 };
 
 struct LayerNorm final : torch::nn::Module {
@@ -37,6 +40,21 @@ struct LayerNorm final : torch::nn::Module {
   }
 
   at::Tensor weight, bias;
+
+ private:
+  double epsilon_;
+};
+
+// x / sqrt(mean(x^2) + epsilon) * weight over the last dimension, in fp32, rounded once.
+struct RmsNorm final : torch::nn::Module {
+  RmsNorm(std::int64_t width, double epsilon, c10::Device device)
+      : weight(register_parameter("weight", at::empty({width}, device))), epsilon_(epsilon) {}
+
+  at::Tensor operator()(const at::Tensor& x) const {
+    return at::rms_norm(x, {weight.size(0)}, weight, epsilon_);
+  }
+
+  at::Tensor weight;
 
  private:
   double epsilon_;

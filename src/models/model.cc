@@ -11,11 +11,15 @@
 
 #include "models/bert_model.h"
 #include "models/json_fields.h"
+#include "models/llama_config.h"
+#include "models/llama_model.h"
 #include "ullage/error.h"
 
 namespace ullage::models {
 namespace {
 
+constexpr const char* kOffered =
+    "model_type \"bert\", \"llama\", \"mistral\", \"qwen2\" and \"qwen3\" are offered";
 constexpr std::size_t kMaxConfigBytes = 16 << 20;
 
 nlohmann::json ReadConfigJson(const std::string& path) {
@@ -51,13 +55,20 @@ std::unique_ptr<Model> MakeModel(const std::string& config_json_path, int num_la
   if (type == "bert") {
     return MakeBertModel(std::move(json), config_json_path, num_labels_override, device);
   }
+  if (IsLlamaType(type)) {
+    if (num_labels_override > 0) {
+      throw ConfigError(fmt::format("{}: {} classes for a language model of type \"{}\"",
+                                    config_json_path, num_labels_override, type),
+                        "a classifier needs a model of type \"bert\"");
+    }
+    return MakeLlamaModel(std::move(json), config_json_path, device);
+  }
   if (type.empty()) {
     throw ConfigError(config_json_path + ": model_type is missing",
-                      "is this the config.json of a model? model_type \"bert\" is offered");
+                      fmt::format("is this the config.json of a model? {}", kOffered));
   }
   throw UnsupportedError(
-      fmt::format("{}: model_type: \"{}\" is not offered", config_json_path, type),
-      "model_type \"bert\" is offered");
+      fmt::format("{}: model_type: \"{}\" is not offered", config_json_path, type), kOffered);
 }
 
 }  // namespace ullage::models

@@ -16,9 +16,25 @@ class Module;
 
 namespace ullage::models {
 
+enum class Task : std::uint8_t {
+  kClassification,  // one label for each record
+  kCausalLanguage,  // each token predicts the next
+};
+
+// What a forward reads, on the device of the parameters. Undefined tensors say nothing: no
+// padding, positions counted from 0, one document in each row. Which are read, and how, stands in
+// bert.h and llama.h.
+struct Batch {
+  at::Tensor input_ids;       // [B, S]
+  at::Tensor attention_mask;  // [B, S], 1 for a token and 0 for padding
+  at::Tensor labels;          // -100 counts nowhere. Classification: [B]. Causal: [B, S], unshifted
+  at::Tensor position_ids;    // [B, S]; causal only
+  at::Tensor document_ids;    // [B, S]; causal only
+};
+
 struct LossAndLogits {
-  at::Tensor loss;    // fp32 scalar: the sum over the records that have a label
-  at::Tensor logits;  // [B, num_labels], in the model's dtype
+  at::Tensor loss;    // fp32 scalar: the sum over the labels that count
+  at::Tensor logits;  // classification: [B, num_labels] in the model's dtype; causal: undefined
 };
 
 class Model {
@@ -27,18 +43,29 @@ class Model {
 
   virtual torch::nn::Module& module() = 0;
 
-  // As in bert.h: input_ids [B, S], attention_mask [B, S] or undefined, labels [B] with -100 for
-  // none. Training or evaluation is the module's own mode. Not to be called on two threads at once
-  // while training.
-  virtual at::Tensor Logits(const at::Tensor& input_ids, const at::Tensor& attention_mask) = 0;
-  virtual LossAndLogits Loss(const at::Tensor& input_ids, const at::Tensor& attention_mask,
-                             const at::Tensor& labels) = 0;
+  // Training or evaluation is the module's own mode. Not to be called on two threads at once while
+  // training. Logits: [B, num_labels], or [B, S, vocab_size] for causal models.
+  virtual at::Tensor Logits(const Batch& batch) = 0;
+  virtual LossAndLogits Loss(const Batch& batch) = 0;
+  // The same for classification.
+  at::Tensor Logits(const at::Tensor& input_ids, const at::Tensor& attention_mask) {
+    return Logits(Batch{input_ids, attention_mask, {}, {}, {}});
+  }
+  LossAndLogits Loss(const at::Tensor& input_ids, const at::Tensor& attention_mask,
+                     const at::Tensor& labels) {
+    return Loss(Batch{input_ids, attention_mask, labels, {}, {}});
+  }
 
-  // "bert"
+  // From now on each layer keeps its input only and runs again in backward, with the same bits
+  // (activations/recompute.h). Off at first.
+  virtual void set_recompute(bool recompute) = 0;
+
+  virtual Task task() const = 0;
+  // The model_type: "bert", "llama", "mistral", "qwen2", "qwen3".
   virtual std::string_view family() const = 0;
   virtual std::int64_t vocab_size() const = 0;
   virtual std::int64_t max_positions() const = 0;
-  virtual const std::vector<std::string>& labels() const = 0;
+  virtual const std::vector<std::string>& labels() const = 0;  // of classes; causal: none
   std::int64_t num_labels() const { return static_cast<std::int64_t>(labels().size()); }
 
   // Regular expressions, searched in parameter names: no weight decay on these by default.
@@ -62,7 +89,8 @@ class Model {
 };
 
 // Builds the model that a Hugging Face config.json describes, with uninitialised fp32 parameters on
-// `device`: Meta costs no memory. `num_labels_override` above 0 replaces the file's classes.
+// `device`: Meta costs no memory. `num_labels_override` above 0 replaces the file's classes (a
+// language model has none: ConfigError).
 // Throws IoError when the file cannot be read, ConfigError when it makes no sense, UnsupportedError
 // for a model_type or variant that is not offered.
 std::unique_ptr<Model> MakeModel(const std::string& config_json_path, int num_labels_override,

@@ -24,7 +24,7 @@ StepNumbers Step(std::int64_t number, double loss) {
 TEST(Report, HasAListOfEachNumberOfTheStepsAndPeaksByTagAndRank) {
   RunNumbers run;
   run.steps = {Step(1, 0.75), Step(2, 0.5)};
-  run.eval_accuracy = 0.875;
+  run.evaluation = EvaluationResult{.loss = 0.5, .accuracy = 0.875, .labels = 8};
   run.skipped_steps = 1;
   run.world_size = 2;
   run.stage = 3;
@@ -37,7 +37,8 @@ TEST(Report, HasAListOfEachNumberOfTheStepsAndPeaksByTagAndRank) {
   EXPECT_EQ(report["lr"], json({0.5, 0.5}));
   EXPECT_EQ(report["step_ms"], json({10, 10}));
   EXPECT_EQ(report["eval_accuracy"], 0.875);
-  EXPECT_TRUE(report["eval_loss"].is_null());
+  EXPECT_EQ(report["eval_loss"], 0.5);
+  EXPECT_FALSE(report.contains("eval_perplexity"));
   EXPECT_EQ(report["skipped_steps"], 1);
   EXPECT_EQ(report["peak_bytes"]["weights"], json({100, 200}));
   EXPECT_EQ(report["rss_peak_bytes"], json({1000, 2000}));
@@ -66,10 +67,32 @@ TEST(Report, AStepIsOneLineAndNamesWhatOverflowed) {
   EXPECT_EQ(json::parse(line)["step"], 3);
 }
 
+TEST(Report, HasNullsWithoutAnEvaluation) {
+  const json report = json::parse(ReportJson({}));
+  EXPECT_TRUE(report["eval_loss"].is_null());
+  EXPECT_TRUE(report["eval_accuracy"].is_null());
+}
+
+TEST(Report, ALanguageModelHasAPerplexityInPlaceOfAnAccuracy) {
+  RunNumbers run;
+  run.is_language_model = true;
+  EXPECT_TRUE(json::parse(ReportJson(run))["eval_perplexity"].is_null());
+  run.evaluation = EvaluationResult{.loss = 0.5, .perplexity = 1.75};
+  const json report = json::parse(ReportJson(run));
+  EXPECT_EQ(report["eval_loss"], 0.5);
+  EXPECT_EQ(report["eval_perplexity"], 1.75);
+  EXPECT_FALSE(report.contains("eval_accuracy"));
+}
+
 TEST(Report, AnEvaluationIsOneLine) {
-  const json line = json::parse(EvaluationJson(20, 0.5, 0.75, 8));
+  const json line = json::parse(EvaluationJson(20, {.loss = 0.5, .accuracy = 0.75, .labels = 8}));
   EXPECT_EQ(line,
             json({{"step", 20}, {"eval_loss", 0.5}, {"eval_accuracy", 0.75}, {"eval_records", 8}}));
+  const json tokens =
+      json::parse(EvaluationJson(20, {.loss = 0.5, .perplexity = 1.75, .labels = 300}));
+  EXPECT_EQ(
+      tokens,
+      json({{"step", 20}, {"eval_loss", 0.5}, {"eval_perplexity", 1.75}, {"eval_tokens", 300}}));
 }
 
 }  // namespace

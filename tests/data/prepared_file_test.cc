@@ -46,5 +46,30 @@ TEST(PreparedFile, IsReadWithItsTokensLabelsAndTokenizer) {
   EXPECT_EQ(ids, (std::vector<std::int32_t>{2, 5, 6, 5, 3}));
 }
 
+TEST(PreparedFile, InstructionsAreReadWithTheirPromptsMasked) {
+  Scratch scratch;
+  scratch.Write("tokenizer.json", kTokenizer);
+  scratch.Write("data.jsonl", R"({"prompt": "good", "response": "very bad"})"
+                              "\n");
+  const std::string command = "cd '" + scratch.path() +
+                              "' && '" ULLAGE_TEST_PYTHON "' '" ULLAGE_PREPARE
+                              "' data.jsonl --task instruct --tokenizer tokenizer.json --eos-token "
+                              "'[SEP]' --template '{prompt} {response}' --out out.safetensors "
+                              "> log 2>&1";
+  ASSERT_EQ(std::system(command.c_str()), 0) << scratch.Read("log");
+  files::PosixFileSystem fs;
+  const auto data = MakeTrainingData(files::TokenFile::Open(fs, scratch / "out.safetensors"),
+                                     {.sequence_length = 5});
+  data->CheckFor({.vocab_size = 7, .max_positions = 5});
+  EXPECT_EQ(data->task(), files::TokenTask::kInstruct);
+  const Batch batch = data->MakeBatch(std::vector<std::int64_t>{0}, {});
+  const auto values = [](const at::Tensor& tensor) {
+    const auto* first = tensor.const_data_ptr<std::int64_t>();
+    return std::vector<std::int64_t>(first, first + tensor.numel());
+  };
+  EXPECT_EQ(values(batch.input_ids), (std::vector<std::int64_t>{2, 4, 6, 5, 3}));
+  EXPECT_EQ(values(batch.labels), (std::vector<std::int64_t>{-100, -100, 6, 5, 3}));
+}
+
 }  // namespace
 }  // namespace ullage::data

@@ -135,5 +135,73 @@ TEST(TokenFile, RefusesOtherTypesAndMissingTensors) {
             std::string::npos);
 }
 
+// A good file of documents; each test spoils one thing.
+struct DocumentSample {
+  std::string task = "instruct";
+  std::vector<std::int64_t> offsets = {0, 2, 3, 6};
+  std::vector<std::int32_t> ids = {5, 6, 7, 8, 9, 10};
+  std::vector<std::int32_t> labels = {-100, 6, 7, -100, -100, 10};  // empty: no such tensor
+
+  TokenFile Open() const {
+    Scratch scratch;
+    PosixFileSystem fs;
+    std::vector<TensorDeclaration> tensors = {{"offsets", ElementType::kI64, {std::ssize(offsets)}},
+                                              {"input_ids", ElementType::kI32, {std::ssize(ids)}}};
+    if (!labels.empty()) tensors.push_back({"labels", ElementType::kI32, {std::ssize(labels)}});
+    std::map<std::string, std::string> metadata = {{"format", "ullage-tokens"},
+                                                   {"version", "1"},
+                                                   {"tokenizer", "tiny"},
+                                                   {"tokenizer_sha256", "abc"},
+                                                   {"pad_token_id", "3"}};
+    if (!task.empty()) metadata["task"] = task;
+    SafetensorsWriter writer(fs, scratch / "t", tensors, metadata);
+    writer.Append(offsets.data(), 8 * std::ssize(offsets));
+    writer.Append(ids.data(), 4 * std::ssize(ids));
+    writer.Append(labels.data(), 4 * std::ssize(labels));
+    writer.Finish();
+    return TokenFile::Open(fs, scratch / "t");
+  }
+  std::string Refusal() const {
+    return MessageOf<IoError>([&] { Open(); });
+  }
+};
+
+TEST(TokenFile, TheTaskTellsTheThreeKindsApart) {
+  EXPECT_EQ(Sample().Open().info().task, TokenTask::kClassification);
+  DocumentSample causal{.task = "causal", .labels = {}};
+  EXPECT_EQ(causal.Open().info().task, TokenTask::kCausal);
+  EXPECT_EQ(causal.Open().records(), 3);
+  EXPECT_EQ(causal.Open().info().num_labels, 0);
+  EXPECT_EQ(DocumentSample().Open().info().task, TokenTask::kInstruct);
+  EXPECT_NE(DocumentSample{.task = "poetry"}.Refusal().find("metadata task is \"poetry\""),
+            std::string::npos);
+}
+
+TEST(TokenFile, InstructionFilesHaveALabelForEachToken) {
+  const TokenFile file = DocumentSample().Open();
+  std::int32_t labels[3] = {};
+  file.ReadTokenLabels(1, 3, labels);
+  EXPECT_EQ(labels[0], 6);
+  EXPECT_EQ(labels[1], 7);
+  EXPECT_EQ(labels[2], kIgnoredLabel);
+  EXPECT_EQ(file.RecordOfToken(1), 0);
+  EXPECT_EQ(file.RecordOfToken(2), 1);
+  EXPECT_EQ(file.RecordOfToken(5), 2);
+}
+
+TEST(TokenFile, DocumentsThatDoNotFitTheirTaskAreRefused) {
+  EXPECT_NE((DocumentSample{.labels = {1, 2}}.Refusal().find("has 2 labels for 6 tokens")),
+            std::string::npos);
+  EXPECT_NE((DocumentSample{.labels = {}}.Refusal().find("has no tensor \"labels\"")),
+            std::string::npos);
+  EXPECT_NE(DocumentSample{.task = "causal"}.Refusal().find("the tokens are the labels"),
+            std::string::npos);
+  EXPECT_NE(DocumentSample{.task = ""}.Refusal().find("has no \"num_labels\""), std::string::npos);
+  EXPECT_NE(
+      (DocumentSample{.offsets = {0, 3, 2, 6}}.Refusal().find("record 1 runs from token 3 to 2")),
+      std::string::npos);
+  EXPECT_NE((DocumentSample{.offsets = {}}.Refusal().find("has no offsets")), std::string::npos);
+}
+
 }  // namespace
 }  // namespace ullage::files

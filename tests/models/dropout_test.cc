@@ -26,7 +26,7 @@ TEST(DropoutMask, IsTheHashOfSeedAndIndex) {
   for (const std::uint64_t first : {0ULL, 5ULL, (1ULL << 32) - 13}) {  // the last crosses 2^32
     const auto factors = Factors(seed, first, 0.3, 37);
     for (std::size_t i = 0; i < factors.size(); ++i) {
-      const bool kept = DropoutHash(seed, first + i) >= DropThreshold(0.3);
+      const bool kept = kernels::DropoutHash(seed, first + i) >= DropThreshold(0.3);
       EXPECT_EQ(factors[i], kept ? 2.0F : 0.0F) << first + i;
     }
   }

@@ -20,6 +20,7 @@ using Names = std::vector<std::string>;
 TEST(Model, ReportsItsLimits) {
   const auto model = MakeFromText(TinyConfig().dump(), 5, at::kMeta);
   EXPECT_EQ(model->family(), "bert");
+  EXPECT_EQ(model->task(), Task::kClassification);
   EXPECT_EQ(model->vocab_size(), 50);
   EXPECT_EQ(model->max_positions(), 12);
   EXPECT_EQ(model->num_labels(), 5);
@@ -36,7 +37,8 @@ TEST(Model, OtherFamiliesAreNotOffered) {
   } catch (const UnsupportedError& error) {
     const std::string text = error.what();
     EXPECT_NE(text.find("\"mamba\" is not offered"), std::string::npos) << text;
-    EXPECT_NE(text.find("hint: model_type \"bert\" is offered"), std::string::npos) << text;
+    EXPECT_NE(text.find("hint: model_type \"bert\", \"llama\", \"mistral\""), std::string::npos)
+        << text;
   }
 }
 
