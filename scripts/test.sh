@@ -39,7 +39,7 @@ check shell shellcheck scripts/*.sh tests/e2e/*.sh .ci/run
 echo '== tests of the rooms'
 # Two at once at most: many tests start several ranks of their own.
 jobs=$(($(nproc) < 2 ? 1 : 2))
-ctest --test-dir build/ci --output-on-failure -j "$jobs" --no-tests=error \
+ctest --test-dir build/ci --output-on-failure -j "$jobs" --no-tests=error --label-exclude gpu \
   --test-output-size-passed 10000000 --output-junit "$results/ctest.xml" ||
   touch "$results/ctest.failed"
 

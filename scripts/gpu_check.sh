@@ -1,0 +1,75 @@
+#!/usr/bin/env bash
+# Runs what needs a GPU: the kernels' tests, and steps whose parameters must have the same bits
+# wherever weights and optimizer state lie. Prints one line for each.
+#
+#   scripts/gpu_check.sh [BIN_DIR]    (default: build/device, made by
+#                                      cmake --preset device -DULLAGE_BENCHMARKS=ON)
+#
+# BIN_DIR may also be a folder that holds kernels_device_test and step_benchmark, carried here from
+# the machine that built them.
+set -euo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
+bin=${1:-$root/build/device}
+models=$root/benchmarks/engine/models
+settings=$root/benchmarks/engine/settings
+failed=0
+
+program() {
+  find "$bin" -name "$1" -type f -perm -u+x | head -n 1
+}
+
+line() {
+  local verdict=$1
+  shift
+  printf '%-6s %s\n' "$verdict" "$*"
+  [[ $verdict == ok ]] || failed=1
+}
+
+# same_bits NAME MODEL ARGUMENT... -- SETTING...: one hash for all settings.
+same_bits() {
+  local name=$1 model=$2 arguments=() setting output hash first=''
+  shift 2
+  while [[ $1 != -- ]]; do
+    arguments+=("$1")
+    shift
+  done
+  shift
+  for setting in "$@"; do
+    if ! output=$("$step" "$models/$model.json" "$settings/$setting.json" --cuda --hash \
+      "${arguments[@]}" 2>&1); then
+      line FAILED "$name, $setting: $(head -n 1 <<<"$output")"
+      return
+    fi
+    hash=$(sed -n 's/.*parameters_sha256 //p' <<<"$output")
+    first=${first:-$hash}
+    if [[ $hash != "$first" ]]; then
+      line FAILED "$name, $setting: ${hash:0:12} where $1 gave ${first:0:12}"
+      return
+    fi
+  done
+  line ok "$name: ${first:0:12} for $*"
+}
+
+kernels=$(program kernels_device_test)
+step=$(program step_benchmark)
+if [[ -z $kernels || -z $step ]]; then
+  echo "gpu_check: kernels_device_test or step_benchmark is not in $bin" >&2
+  exit 2
+fi
+
+if output=$("$kernels" 2>&1); then
+  line ok "kernels: $(grep -o '[0-9]* tests\.' <<<"$output" | tail -n 1)"
+else
+  line FAILED "kernels: $(grep 'FAILED' <<<"$output" | tail -n 1)"
+fi
+same_bits 'tiny decoder, 20 steps' llama-tiny --batch 4 --seq 128 --steps 20 --warmup 0 -- \
+  resident optimizer_on_host_30 optimizer_on_host_70 optimizer_on_host parameters_on_host \
+  all_on_host all_on_host_no_prefetch
+same_bits 'tiny decoder, four micro-steps' llama-tiny --batch 4 --seq 128 --steps 20 --warmup 0 -- \
+  resident_x4 optimizer_on_host_30_x4 optimizer_on_host_x4 all_on_host_x4
+same_bits 'BERT with dropout' bert-base --batch 16 --seq 128 --steps 10 --warmup 0 -- \
+  resident resident_kept optimizer_on_host all_on_host
+same_bits '1B decoder, 20 steps' llama-1b --batch 8 --seq 512 --steps 20 --warmup 0 -- \
+  resident resident_kept optimizer_on_host_30 optimizer_on_host all_on_host
+exit "$failed"
