@@ -1,5 +1,6 @@
 #include "optim/host_updates.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace ullage::optim {
@@ -74,20 +75,13 @@ void HostUpdates::Serve(bool streamed) {
     try {
       int unit = -1;
       std::deque<Flight> flights;
-      for (std::size_t i = 0; Take(unit); ++i) {
-        if (!streamed) {
+      while (Take(unit)) {
+        if (streamed) {
+          StreamUnit(unit, flights);
+        } else {
           optimizer_.Update(unit, step_);
           Publish(unit);
-          continue;
         }
-        if (flights.size() == plan::kStreamSlots) {
-          Land(std::move(flights.front()));
-          flights.pop_front();
-        }
-        const std::int64_t slot_bytes = slots_.size() / plan::kStreamSlots;
-        UpdateStreamed(
-            unit, slots_.data() + static_cast<std::int64_t>(i % plan::kStreamSlots) * slot_bytes);
-        flights.push_back({unit, down_.Mark()});
       }
       for (Flight& flight : flights) Land(std::move(flight));
     } catch (const std::exception& error) {
@@ -104,30 +98,56 @@ void HostUpdates::Serve(bool streamed) {
   }
 }
 
-void HostUpdates::UpdateStreamed(int unit, std::byte* slot) {
-  const StateArrays home = optimizer_.Arrays(unit);
+void HostUpdates::StreamUnit(int unit, std::deque<Flight>& flights) {
+  const std::int64_t numel = plan_.HeldNumel(unit);
+  for (std::int64_t begin = 0; begin < numel; begin += plan::kStreamNumel) {
+    const std::int64_t end = std::min(begin + plan::kStreamNumel, numel);
+    if (flights.size() == plan::kStreamSlots) {
+      Land(std::move(flights.front()));
+      flights.pop_front();
+    }
+    constexpr auto kSlots = static_cast<std::int64_t>(plan::kStreamSlots);
+    StreamPart(unit, begin, end, slots_.data() + parts_++ % kSlots * (slots_.size() / kSlots));
+    flights.push_back({unit, end == numel, down_.Mark()});
+  }
+}
+
+void HostUpdates::StreamPart(int unit, std::int64_t begin, std::int64_t end, std::byte* slot) {
+  const std::int64_t numel = end - begin;
+  const DType dtype = plan_.units[static_cast<std::size_t>(unit)].unit.dtype;
+  const StateArrays home = optimizer_.From(unit, optimizer_.Arrays(unit), begin);
   StateArrays here = home;
-  const auto bring = [&](auto*& array, std::int64_t bytes) {
-    if (bytes == 0) return;
-    up_.Copy(slot, array, bytes);
-    array = reinterpret_cast<std::remove_reference_t<decltype(array)>>(slot);
-    slot += bytes;
+  // Copies `numel` elements of an array to the next place in the slot, which it returns.
+  const auto bring = [&](const void* array, std::int64_t element_bytes) {
+    std::byte* place = slot;
+    up_.Copy(place, array, numel * element_bytes);
+    slot += numel * element_bytes;
+    return place;
   };
-  bring(here.moments, home.moments_bytes);
-  bring(here.weights, home.weights_bytes);
-  bring(here.extension, home.extension_bytes);
-  bring(here.gradients.data, home.gradients_bytes);
+  if (home.moments != nullptr) {
+    here.moments = reinterpret_cast<float*>(slot);
+    here.moment_numel = numel;
+    for (int i = 0; i < plan_.moments; ++i) bring(home.moments + i * home.moment_numel, 4);
+  }
+  here.weights = bring(home.weights, ElementBytes(dtype));
+  if (home.extension != nullptr)
+    here.extension = bring(home.extension, MasterExtensionBytes(dtype));
+  here.gradients.data = bring(home.gradients.data, ElementBytes(home.gradients.dtype));
   compute_.After(up_.Mark());
-  optimizer_.UpdateArrays(unit, step_, here, /*on_cuda=*/true, compute_.stream());
+  optimizer_.UpdateRange(unit, begin, end, here, step_, /*on_cuda=*/true, compute_.stream());
   down_.After(compute_.Mark());
-  down_.Copy(home.moments, here.moments, home.moments_bytes);
-  down_.Copy(home.weights, here.weights, home.weights_bytes);
-  down_.Copy(home.extension, here.extension, home.extension_bytes);
+  for (int i = 0; i < plan_.moments; ++i) {
+    down_.Copy(home.moments + i * home.moment_numel, here.moments + i * numel, 4 * numel);
+  }
+  down_.Copy(home.weights, here.weights, numel * ElementBytes(dtype));
+  if (home.extension != nullptr) {
+    down_.Copy(home.extension, here.extension, numel * MasterExtensionBytes(dtype));
+  }
 }
 
 void HostUpdates::Land(Flight flight) {
   flight.arrived.Wait();
-  Publish(flight.unit);
+  if (flight.is_last) Publish(flight.unit);
 }
 
 void HostUpdates::Publish(int unit) {

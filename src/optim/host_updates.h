@@ -34,14 +34,16 @@ class HostUpdates {
   void Finish();
 
  private:
-  struct Flight {  // of a unit whose new state is on its way back to the host
+  struct Flight {  // of a part of a unit whose new state is on its way back to the host
     int unit;
+    bool is_last;  // of the unit
     torchx::Event arrived;
   };
 
   void Serve(bool streamed);
   bool Take(int& unit);
-  void UpdateStreamed(int unit, std::byte* slot);
+  void StreamUnit(int unit, std::deque<Flight>& flights);
+  void StreamPart(int unit, std::int64_t begin, std::int64_t end, std::byte* slot);
   void Land(Flight flight);
   void Publish(int unit);
 
@@ -51,7 +53,8 @@ class HostUpdates {
   SliceOptimizer& optimizer_;
   memory::Memory& memory_;
   const torchx::Queue up_, compute_, down_;
-  memory::Buffer slots_;  // plan::kStreamSlots units with all their state
+  memory::Buffer slots_;    // plan::kStreamSlots parts of units with all their state
+  std::int64_t parts_ = 0;  // streamed so far
   std::vector<int> units_;
 
   std::mutex mutex_;

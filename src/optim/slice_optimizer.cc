@@ -125,55 +125,60 @@ StateArrays SliceOptimizer::Arrays(int index) const {
   const UnitState& state = units_[static_cast<std::size_t>(index)];
   StateArrays arrays;
   arrays.weights = weights_.Home(index);
-  arrays.weights_bytes = state.numel * ElementBytes(unit_plan(index).unit.dtype);
   arrays.extension = state.extension.data();
-  arrays.extension_bytes = state.extension.size();
-  arrays.moments = state.moments.data();
-  arrays.moments_bytes = state.moments.size();
+  arrays.moments = state.moments.as<float>();
+  arrays.moment_numel = state.numel;
   arrays.gradients = gradients_.Of(index);
-  arrays.gradients_bytes = unit_plan(index).unit.slice_numel * ElementBytes(arrays.gradients.dtype);
   return arrays;
 }
 
 void SliceOptimizer::Update(int index, const StepParameters& step) {
   const plan::UnitPlan& plan = unit_plan(index);
-  StateArrays arrays = Arrays(index);
-  void* const stream = Stream();
-  if (plan.state == plan::StateShare::kSlice || plan_.world_size == 1) {
+  const StateArrays arrays = Arrays(index);
+  const auto update = [&](std::int64_t begin, std::int64_t end, grads::UnitSums sums) {
     if (memory_.is_dry()) return;
-    return UpdateArrays(index, step, arrays, OnCuda(index), stream);
+    // The gradients given are those of `begin` and after.
+    StateArrays part = From(index, arrays, begin);
+    part.gradients = sums;
+    UpdateRange(index, begin, end, part, step, OnCuda(index), Stream());
+  };
+  const grads::UnitSums own = gradients_.Of(index);
+  if (plan.state == plan::StateShare::kSlice || plan_.world_size == 1) {
+    return update(0, plan.unit.slice_numel, own);
   }
   const std::int64_t tile_numel = tile_.size() / 4;
   for (int owner = 0; owner < plan_.world_size; ++owner) {
     const std::int64_t begin = owner * plan.unit.slice_numel;
     if (owner == comm_.rank()) {
-      if (memory_.is_dry()) continue;
-      arrays.gradients = gradients_.Of(index);
-      UpdateRange(index, begin, begin + plan.unit.slice_numel, arrays, step, OnCuda(index), stream);
+      update(begin, begin + plan.unit.slice_numel, own);
       continue;
     }
     for (std::int64_t first = 0; first < plan.unit.slice_numel; first += tile_numel) {
       const std::int64_t count = std::min(tile_numel, plan.unit.slice_numel - first);
       gradients_.ReadSums(owner, index, first, count, tile_.as<float>());
-      if (memory_.is_dry()) continue;
-      arrays.gradients = {DType::kFloat32, tile_.data()};
-      UpdateRange(index, begin + first, begin + first + count, arrays, step, OnCuda(index), stream);
+      update(begin + first, begin + first + count, {DType::kFloat32, tile_.data()});
     }
   }
 }
 
-void SliceOptimizer::UpdateArrays(int index, const StepParameters& step, const StateArrays& arrays,
-                                  bool on_cuda, void* stream) {
-  UpdateRange(index, 0, unit_plan(index).unit.slice_numel, arrays, step, on_cuda, stream);
+StateArrays SliceOptimizer::From(int index, const StateArrays& arrays, std::int64_t first) const {
+  const DType dtype = unit_plan(index).unit.dtype;
+  const std::int64_t skipped = first - arrays.first;
+  StateArrays part = arrays;
+  part.first = first;
+  part.weights += skipped * ElementBytes(dtype);
+  if (part.extension != nullptr) part.extension += skipped * MasterExtensionBytes(dtype);
+  if (part.moments != nullptr) part.moments += skipped;
+  if (part.gradients.data != nullptr) {
+    part.gradients.data += skipped * ElementBytes(part.gradients.dtype);
+  }
+  return part;
 }
 
 void SliceOptimizer::UpdateRange(int index, std::int64_t begin, std::int64_t end,
                                  const StateArrays& arrays, const StepParameters& step,
                                  bool on_cuda, void* stream) {
   const UnitState& state = units_[static_cast<std::size_t>(index)];
-  auto* const first_moment = reinterpret_cast<float*>(arrays.moments);
-  const grads::UnitSums& gradients = arrays.gradients;
-  const kernels::WeightRange weights{unit_plan(index).unit.dtype, arrays.weights, arrays.extension};
   const auto for_ranges = [&](std::int64_t first, std::int64_t last, const auto& body) {
     if (on_cuda) {
       body(first, last);
@@ -188,8 +193,9 @@ void SliceOptimizer::UpdateRange(int index, std::int64_t begin, std::int64_t end
     const Group& group = groups_.groups[static_cast<std::size_t>(segment.group)];
     for_ranges(segment_begin, segment_end, [&](std::int64_t first, std::int64_t last) {
       const std::int64_t n = last - first;
-      const kernels::WeightRange range = kernels::Skip(weights, first);
-      const std::byte* gradient = gradients.data + (first - begin) * ElementBytes(gradients.dtype);
+      const StateArrays part = From(index, arrays, first);
+      const kernels::WeightRange range{unit_plan(index).unit.dtype, part.weights, part.extension};
+      const grads::UnitSums& gradient = part.gradients;
       if (settings_.type == OptimizerType::kAdam) {
         kernels::AdamWStep adam;
         adam.lr = step.lr * group.lr_factor;
@@ -201,13 +207,13 @@ void SliceOptimizer::UpdateRange(int index, std::int64_t begin, std::int64_t end
         adam.bias_correction = settings_.bias_correction;
         adam.t = step.t;
         adam.gradient_factor = step.gradient_factor;
-        float* exp_avg = first_moment + first;
-        float* exp_avg_sq = first_moment + state.numel + first;
+        float* exp_avg = part.moments;
+        float* exp_avg_sq = part.moments + part.moment_numel;
         if (on_cuda) {
-          kernels::device::AdamW(adam, range, gradients.dtype, gradient, exp_avg, exp_avg_sq, n,
+          kernels::device::AdamW(adam, range, gradient.dtype, gradient.data, exp_avg, exp_avg_sq, n,
                                  stream);
         } else {
-          kernels::AdamW(adam, range, gradients.dtype, gradient, exp_avg, exp_avg_sq, n);
+          kernels::AdamW(adam, range, gradient.dtype, gradient.data, exp_avg, exp_avg_sq, n);
         }
       } else {
         kernels::SgdStep sgd;
@@ -218,11 +224,11 @@ void SliceOptimizer::UpdateRange(int index, std::int64_t begin, std::int64_t end
         sgd.nesterov = settings_.nesterov;
         sgd.t = step.t;
         sgd.gradient_factor = step.gradient_factor;
-        float* buffer = first_moment == nullptr ? nullptr : first_moment + first;
+        float* buffer = part.moments;
         if (on_cuda) {
-          kernels::device::Sgd(sgd, range, gradients.dtype, gradient, buffer, n, stream);
+          kernels::device::Sgd(sgd, range, gradient.dtype, gradient.data, buffer, n, stream);
         } else {
-          kernels::Sgd(sgd, range, gradients.dtype, gradient, buffer, n);
+          kernels::Sgd(sgd, range, gradient.dtype, gradient.data, buffer, n);
         }
       }
     });

@@ -24,13 +24,15 @@ struct StepParameters {
   float gradient_factor = 1;  // multiplies the summed gradients
 };
 
-// What an update of one unit reads and writes: all that this rank holds of it.
+// What an update reads and writes: elements from `first` on of what this rank holds of a unit. The
+// moments are one array after the other, `moment_numel` elements each; without moments, null.
 struct StateArrays {
+  std::int64_t first = 0;
   std::byte* weights = nullptr;
   std::byte* extension = nullptr;  // what 16-bit weights lack of their fp32 values
-  std::byte* moments = nullptr;    // one array after the other
+  float* moments = nullptr;
+  std::int64_t moment_numel = 0;
   grads::UnitSums gradients;
-  std::int64_t weights_bytes = 0, extension_bytes = 0, moments_bytes = 0, gradients_bytes = 0;
 };
 
 class SliceOptimizer {
@@ -51,9 +53,12 @@ class SliceOptimizer {
 
   // Where the state of `unit` lies at home.
   StateArrays Arrays(int unit) const;
-  // Updates `arrays`, copies of those at home, on the device's `stream` or on the host.
-  void UpdateArrays(int unit, const StepParameters& step, const StateArrays& arrays, bool on_cuda,
-                    void* stream);
+  // `arrays` from element `first` on.
+  StateArrays From(int unit, const StateArrays& arrays, std::int64_t first) const;
+  // Updates elements [begin, end) in `arrays`, which are those at home or copies of them, on the
+  // device's `stream` or on the host.
+  void UpdateRange(int unit, std::int64_t begin, std::int64_t end, const StateArrays& arrays,
+                   const StepParameters& step, bool on_cuda, void* stream);
 
   // The user wrote to weights that this rank holds: ParameterStore::WriteListener.
   void AdoptWrite(int unit, std::int64_t first, std::int64_t numel, const void* before);
@@ -72,9 +77,6 @@ class SliceOptimizer {
   };
 
   std::vector<Segment> MakeSegments(int unit) const;
-  // Elements [begin, end); the gradients of `arrays` begin with those of `begin`.
-  void UpdateRange(int unit, std::int64_t begin, std::int64_t end, const StateArrays& arrays,
-                   const StepParameters& step, bool on_cuda, void* stream);
   kernels::WeightRange Range(int unit, std::int64_t first) const;
   bool OnCuda(int unit) const { return memory_.OnCuda(unit_plan(unit).home); }
   void* Stream() const { return torchx::Queue::OfOperators(memory_.device()).stream(); }

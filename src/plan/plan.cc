@@ -192,10 +192,11 @@ Plan MakePlan(const Settings& settings, std::vector<layout::ParameterSpec> param
   for (std::size_t u = 0; u < plan.units.size(); ++u) {
     if (!plan.IsUpdatedBeside(static_cast<int>(u))) continue;
     const UnitPlan& unit = plan.units[u];
-    const std::int64_t bytes = HomeBytes(unit, 0, world_size).total() +
-                               MasterBytes(unit, 0, world_size).total() +
-                               MomentBytes(unit, 0, world_size, plan.moments).total() +
-                               4 * unit.unit.slice_numel;  // gradients at most
+    const std::int64_t element_bytes = ElementBytes(unit.unit.dtype) +
+                                       MasterExtensionBytes(unit.unit.dtype) + 4 * plan.moments +
+                                       4;  // a gradient's at most
+    const std::int64_t bytes =
+        element_bytes * std::min(kStreamNumel, plan.HeldNumel(static_cast<int>(u)));
     plan.stream_bytes =
         std::max(plan.stream_bytes, static_cast<std::int64_t>(kStreamSlots) * bytes);
   }

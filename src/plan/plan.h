@@ -110,8 +110,9 @@ std::int64_t StagingBytes(const layout::Unit& unit, int world_size);  // one uni
 inline constexpr std::int64_t kNormResultBytes = 552;
 BufferBytes NormBytes(const Plan& plan);
 
-// Units that are streamed through the device at the same time.
+// Parts of units that are streamed through the device at the same time, and the elements of each.
 inline constexpr std::size_t kStreamSlots = 3;
+inline constexpr std::int64_t kStreamNumel = 16 << 20;
 
 // Throws as Settings::ResolveBatchSizes.
 Plan MakePlan(const Settings& settings, std::vector<layout::ParameterSpec> parameters,

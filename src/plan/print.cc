@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "base/bytes.h"
 #include "plan/plan.h"
@@ -96,6 +97,16 @@ std::string Plan::ToText() const {
   text += fmt::format("{:<12}", "total");
   for (const std::int64_t total : totals) text += fmt::format("{:>14}", FormatBytes(total));
   text += "\n";
+  std::vector<std::int64_t> on_host;
+  for (int rank = 0; rank < columns; ++rank) {
+    const TagBytes bytes = BytesOfRank(rank, Tier::kHost);
+    on_host.push_back(std::accumulate(bytes.begin(), bytes.end(), std::int64_t{0}));
+  }
+  if (on_host.front() > 0) {
+    text += fmt::format("{:<12}", "on the host");
+    for (const std::int64_t bytes : on_host) text += fmt::format("{:>14}", FormatBytes(bytes));
+    text += "\n";
+  }
   if (columns < world_size)
     text += fmt::format("ranks {} to {} likewise\n", columns, world_size - 1);
   return text;

@@ -73,6 +73,14 @@ TEST(Print, TextNamesTheModelTheTagsAndTheTotal) {
   EXPECT_NE(SmallPlan(1).ToText().find("on 1 rank\n"), std::string::npos);
 }
 
+TEST(Print, WhatLiesOnTheHostHasARowOfItsOwn) {
+  EXPECT_NE(SmallPlan(2).ToText().find("\non the host "), std::string::npos);
+  Settings settings;
+  settings.train_micro_batch_size_per_gpu = 1;
+  const Plan plan = MakePlan(settings, {{"weight", {20, 10}, 200, DType::kFloat32}}, {});
+  EXPECT_EQ(plan.ToText().find("on the host"), std::string::npos);
+}
+
 TEST(Print, ManyRanksAreShownByTheFirstOnes) {
   const std::string text = SmallPlan(20).ToText();
   EXPECT_NE(text.find("rank 7"), std::string::npos);
