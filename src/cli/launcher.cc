@@ -31,7 +31,8 @@ constexpr const char* kLauncherVariable = "ULLAGE_LAUNCHER_PID";
 class MeetingPlace {
  public:
   MeetingPlace() {
-    std::string name = (std::filesystem::temp_directory_path() / "ullage-XXXXXX").string();
+    std::string name =
+        (std::filesystem::temp_directory_path() / ("ullage-" + std::string(6, 'X'))).string();
     if (::mkdtemp(name.data()) == nullptr) {
       throw IoError(fmt::format("{}: cannot be made: {}", name, ::strerror(errno)),
                     "point TMPDIR at a folder that can be written");

@@ -78,7 +78,7 @@ HWY_EXPORT(StoreMasterTarget);
 
 WeightRange Skip(const WeightRange& range, int64_t count) {
   return {range.dtype, At(range.dtype, range.weight, count),
-          static_cast<char*>(range.extension) + count * ExtensionBytes(range.dtype)};
+          static_cast<char*>(range.extension) + count * MasterExtensionBytes(range.dtype)};
 }
 
 void LoadMaster(const WeightRange& range, float* out, int64_t n) {

@@ -24,13 +24,9 @@ namespace ullage::kernels {
 struct WeightRange {
   DType dtype = DType::kFloat32;  // of `weight`
   void* weight = nullptr;         // n elements
-  void* extension = nullptr;      // fp32: null; bf16: int16_t[n]; fp16: float[n], the master itself
+  // MasterExtensionBytes(dtype) for each element.
+  void* extension = nullptr;  // fp32: null; bf16: int16_t[n]; fp16: float[n], the master itself
 };
-
-// Bytes of `extension` for each element.
-constexpr int64_t ExtensionBytes(DType dtype) {
-  return MasterExtensionBytes(dtype);
-}
 
 // The range from element `count` on.
 WeightRange Skip(const WeightRange& range, int64_t count);

@@ -63,7 +63,6 @@ class Queue {
   // Returns when all work is done.
   void Finish() const;
 
-  bool is_host() const { return stream_ == nullptr && !is_cuda_; }
   void* stream() const { return stream_; }  // cudaStream_t; null is CUDA's default stream
 
  private:
@@ -77,11 +76,8 @@ class Queue {
 // Null when the device has no room. Takes a multiple of 512 bytes.
 void* AllocateDevice(std::int64_t bytes);
 void FreeDevice(void* data);
-// Bytes that torch's allocator has given out on the current device, and the most it had.
-std::int64_t DeviceBytesInUse();
+// The most bytes that torch's allocator had given out on the current device.
 std::int64_t DeviceBytesPeak();
-// Free bytes of the current device as its driver sees it.
-std::int64_t DeviceBytesFree();
 
 // Page-locks host memory for fast copies. Empty, or why it was refused.
 std::string LockHostMemory(void* data, std::size_t bytes);

@@ -58,13 +58,7 @@ void* AllocateDevice(std::int64_t) {
   Refuse();
 }
 void FreeDevice(void*) {}
-std::int64_t DeviceBytesInUse() {
-  return 0;
-}
 std::int64_t DeviceBytesPeak() {
-  return 0;
-}
-std::int64_t DeviceBytesFree() {
   return 0;
 }
 std::string LockHostMemory(void*, std::size_t) {

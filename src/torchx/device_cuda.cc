@@ -169,27 +169,10 @@ void FreeDevice(void* data) {
   if (data != nullptr) allocator::raw_delete(data);
 }
 
-namespace {
-
-const auto& InUse() {
-  static allocator::DeviceStats stats;
-  stats = allocator::getDeviceStats(c10::cuda::current_device());
-  return stats
-      .allocated_bytes[static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE)];
-}
-
-}  // namespace
-
-std::int64_t DeviceBytesInUse() {
-  return InUse().current;
-}
 std::int64_t DeviceBytesPeak() {
-  return InUse().peak;
-}
-std::int64_t DeviceBytesFree() {
-  std::size_t free = 0, total = 0;
-  Check(cudaMemGetInfo(&free, &total), "asking for free device memory");
-  return static_cast<std::int64_t>(free);
+  const allocator::DeviceStats stats = allocator::getDeviceStats(c10::cuda::current_device());
+  return stats.allocated_bytes[static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE)]
+      .peak;
 }
 
 std::string LockHostMemory(void* data, std::size_t bytes) {

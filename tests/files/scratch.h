@@ -15,7 +15,9 @@ namespace testsupport {
 // Removed with everything in it at the end of the test.
 class Scratch {
  public:
-  Scratch() : path_((std::filesystem::temp_directory_path() / "ullage-XXXXXX").string()) {
+  Scratch()
+      : path_(
+            (std::filesystem::temp_directory_path() / ("ullage-" + std::string(6, 'X'))).string()) {
     if (mkdtemp(path_.data()) == nullptr) throw std::runtime_error("mkdtemp failed");
   }
   ~Scratch() { std::filesystem::remove_all(path_); }

@@ -13,6 +13,7 @@
 
 #include "comm/comm.h"
 #include "grads/gradient_reducer.h"
+#include "support/logged_lines.h"
 #include "ullage/settings.h"
 
 namespace ullage::grads {
@@ -72,19 +73,8 @@ std::vector<at::Tensor> SumOfPasses(
 
 void OnWorlds(const WorldOptions& options, const std::function<void(World&)>& body);
 
-// Takes the lines that are logged while it lives.
-class LoggedLines {
- public:
-  LoggedLines();
-  ~LoggedLines();
-  int Count(const std::string& part) const;
-
- private:
-  struct State;
-  std::shared_ptr<State> state_;
-};
-
-std::string MessageOf(const std::function<void()>& call);
-void Sleep(int milliseconds);
+using testsupport::LoggedLines;
+using testsupport::MessageOf;
+using testsupport::Sleep;
 
 }  // namespace ullage::grads

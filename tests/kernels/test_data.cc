@@ -61,7 +61,7 @@ Bytes As(DType dtype, const Floats& values) {
 Weights::Weights(DType type, const Floats& masters)
     : dtype(type),
       weight(masters.size() * static_cast<size_t>(ElementBytes(type))),
-      extension(masters.size() * static_cast<size_t>(ExtensionBytes(type))) {
+      extension(masters.size() * static_cast<size_t>(MasterExtensionBytes(type))) {
   reference::StoreMaster(Range(), masters.data(), size());
 }
 

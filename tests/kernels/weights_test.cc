@@ -115,9 +115,9 @@ TEST(Weights, Fp16IsTheRoundedMasterBesideItAndFp32IsItsOwn) {
     StoreMaster({DType::kFloat32, own.data(), nullptr}, masters.data(), 1000);
     EXPECT_EQ(std::memcmp(own.data(), masters.data(), 4000), 0);
   });
-  EXPECT_EQ(ExtensionBytes(DType::kFloat32), 0);
-  EXPECT_EQ(ExtensionBytes(DType::kBFloat16), 2);
-  EXPECT_EQ(ExtensionBytes(DType::kFloat16), 4);
+  EXPECT_EQ(MasterExtensionBytes(DType::kFloat32), 0);
+  EXPECT_EQ(MasterExtensionBytes(DType::kBFloat16), 2);
+  EXPECT_EQ(MasterExtensionBytes(DType::kFloat16), 4);
 }
 
 TEST(Weights, VectorsGiveTheBitsOfTheReferenceAndTouchNothingElse) {

@@ -28,7 +28,8 @@ inline nlohmann::json TinyConfig(const nlohmann::json& changes = nlohmann::json:
 // MakeModel on a file holding `text`.
 inline std::unique_ptr<Model> MakeFromText(const std::string& text, int num_labels_override = 0,
                                            at::Device device = at::kCPU) {
-  std::string path = (std::filesystem::temp_directory_path() / "ullage-config-XXXXXX").string();
+  std::string path =
+      (std::filesystem::temp_directory_path() / ("ullage-config-" + std::string(6, 'X'))).string();
   const int descriptor = mkstemp(path.data());
   close(descriptor);
   std::ofstream(path) << text;

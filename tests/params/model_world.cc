@@ -167,40 +167,4 @@ void OnWorlds(const WorldOptions& options, const std::function<void(World&)>& bo
   });
 }
 
-std::string MessageOf(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-  return "";
-}
-
-struct LoggedLines::State {
-  std::mutex mutex;
-  std::vector<std::string> lines;
-};
-
-LoggedLines::LoggedLines() : state_(std::make_shared<State>()) {
-  SetLogSink([state = state_](LogLevel, std::string_view, std::string_view line) {
-    std::lock_guard lock(state->mutex);
-    state->lines.emplace_back(line);
-  });
-}
-
-LoggedLines::~LoggedLines() {
-  SetLogSink({});
-}
-
-int LoggedLines::Count(const std::string& part) const {
-  std::lock_guard lock(state_->mutex);
-  int count = 0;
-  for (const std::string& line : state_->lines) count += line.find(part) != std::string::npos;
-  return count;
-}
-
-void Sleep(int milliseconds) {
-  std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
-}
-
 }  // namespace ullage::params

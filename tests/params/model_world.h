@@ -13,6 +13,7 @@
 
 #include "comm/comm.h"
 #include "params/parameter_store.h"
+#include "support/logged_lines.h"
 #include "ullage/settings.h"
 
 namespace ullage::params {
@@ -69,20 +70,8 @@ std::vector<WorldOptions> EachTier(const WorldOptions& options);
 // The weights on every rank; an error on one ends the others and is rethrown.
 void OnWorlds(const WorldOptions& options, const std::function<void(World&)>& body);
 
-std::string MessageOf(const std::function<void()>& call);
-
-// Takes the lines that are logged while it lives.
-class LoggedLines {
- public:
-  LoggedLines();
-  ~LoggedLines();
-  int Count(const std::string& part) const;
-
- private:
-  struct State;
-  std::shared_ptr<State> state_;
-};
-
-void Sleep(int milliseconds);
+using testsupport::LoggedLines;
+using testsupport::MessageOf;
+using testsupport::Sleep;
 
 }  // namespace ullage::params

@@ -116,7 +116,7 @@ void RunOnRanks(int world_size, const RankBody& body, std::chrono::seconds timeo
     return;
   }
 
-  std::string dir = (fs::temp_directory_path() / "ranks-XXXXXX").string();
+  std::string dir = (fs::temp_directory_path() / ("ranks-" + std::string(6, 'X'))).string();
   ASSERT_NE(mkdtemp(dir.data()), nullptr) << std::strerror(errno);
   const auto* test = testing::UnitTest::GetInstance()->current_test_info();
   const std::string filter = std::string(test->test_suite_name()) + "." + test->name();

@@ -24,7 +24,7 @@ namespace ullage::tiers {
 class TemporaryFolder {
  public:
   explicit TemporaryFolder(const std::string& parent = std::filesystem::temp_directory_path())
-      : path_(parent + "/ullage-tiers-XXXXXX") {
+      : path_(parent + "/ullage-tiers-" + std::string(6, 'X')) {
     if (::mkdtemp(path_.data()) == nullptr) ADD_FAILURE() << "no folder in " << parent;
   }
   TemporaryFolder(const TemporaryFolder&) = delete;
