@@ -4,8 +4,9 @@
 //   3]
 //                  [--hash]
 //
-// Weights are random, and so are the tokens: speed and memory do not depend on them. Prints one
-// line: median ms of a step, tokens/s, peak bytes of the device's allocator and of this process.
+// Weights are random, and so are the tokens: speed and memory do not depend on them. Several ranks
+// are started with torchrun --no-python; the first prints. One line: median ms of a step, tokens/s,
+// peak bytes of the device's allocator and of this process.
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/randint.h>
 #include <fmt/format.h>
@@ -16,11 +17,11 @@
 #include <chrono>
 #include <cstdlib>
 
-#include "comm/comm.h"
 #include "memory/process.h"
 #include "models/model.h"
 #include "torchx/device.h"
 #include "ullage/engine.h"
+#include "ullage/ranks.h"
 
 namespace {
 
@@ -82,8 +83,6 @@ double Median(std::vector<double> values) {
 
 int main(int argc, char** argv) try {
   const Arguments arguments = Parse(argc, argv);
-  const c10::Device device =
-      arguments.cuda ? ullage::torchx::CurrentCuda() : c10::Device(c10::kCPU);
   ullage::Settings settings = ullage::Settings::FromFile(arguments.config);
   const auto model = ullage::models::MakeModel(arguments.model, 0, c10::kMeta);
   model->module().train();
@@ -93,8 +92,10 @@ int main(int argc, char** argv) try {
   options.cuda = arguments.cuda;
   options.weights = &weights;
   const auto start = Clock::now();
-  ullage::Engine engine(ullage::NamedParameters(model->module()), settings,
-                        std::make_shared<ullage::Ranks>(ullage::comm::MakeSingleComm()), options);
+  ullage::Engine engine(ullage::NamedParameters(model->module()), settings, options);
+  const int rank = engine.ranks().rank(), ranks = engine.ranks().world_size();
+  const c10::Device device =
+      arguments.cuda ? ullage::torchx::CurrentCuda() : c10::Device(c10::kCPU);
   const double load_s = std::chrono::duration<double>(Clock::now() - start).count();
 
   const std::int64_t micro_steps = engine.batch_sizes().accumulation_steps;
@@ -104,11 +105,12 @@ int main(int argc, char** argv) try {
     const auto begin = Clock::now();
     at::Tensor loss;
     for (std::int64_t m = 0; m < micro_steps; ++m) {
-      const at::Tensor ids = at::randint(1000, 30000, {arguments.batch, arguments.sequence},
-                                         at::make_generator<at::CPUGeneratorImpl>(
-                                             static_cast<std::uint64_t>(step * micro_steps + m)),
-                                         at::TensorOptions().dtype(at::kLong))
-                                 .to(device);
+      const at::Tensor ids =
+          at::randint(1000, 30000, {arguments.batch, arguments.sequence},
+                      at::make_generator<at::CPUGeneratorImpl>(
+                          static_cast<std::uint64_t>((step * micro_steps + m) * ranks + rank)),
+                      at::TensorOptions().dtype(at::kLong))
+              .to(device);
       ullage::models::Batch batch;
       batch.input_ids = ids;
       const bool causal = model->task() == ullage::models::Task::kCausalLanguage;
@@ -125,15 +127,18 @@ int main(int argc, char** argv) try {
       times.push_back(std::chrono::duration<double, std::milli>(Clock::now() - begin).count());
     }
   }
+  const std::string hash = arguments.hash ? engine.ParametersSha256() : "";  // by all ranks
+  if (rank != 0) return 0;
   const double median = Median(times);
   const auto tokens =
       static_cast<double>(arguments.batch * arguments.sequence * micro_steps) * 1000 / median;
   constexpr double kGiB = 1 << 30;
   fmt::print(
-      "OURS {} b{} s{} x{}: median {:.1f} ms/step (least {:.1f}), {:.0f} tokens/s, device peak "
+      "OURS {} {} rank(s) b{} s{} x{}: median {:.1f} ms/step (least {:.1f}), {:.0f} tokens/s a "
+      "rank, device peak "
       "{:.2f} "
       "GiB, host RSS peak {:.2f} GiB, loaded in {:.1f} s, loss {:.4f} norm {:.4f}\n",
-      arguments.config, arguments.batch, arguments.sequence, micro_steps, median,
+      arguments.config, ranks, arguments.batch, arguments.sequence, micro_steps, median,
       *std::ranges::min_element(times), tokens,
       static_cast<double>(arguments.cuda ? ullage::torchx::DeviceBytesPeak() : 0) / kGiB,
       static_cast<double>(ullage::memory::PeakResidentBytes()) / kGiB, load_s, loss_value,
@@ -141,7 +146,7 @@ int main(int argc, char** argv) try {
   const ullage::EngineStatistics statistics = engine.statistics();
   fmt::print("     gathers {} ahead {} overflows {}\n", statistics.gathers,
              statistics.gathered_ahead, statistics.gather_overflows);
-  if (arguments.hash) fmt::print("     parameters_sha256 {}\n", engine.ParametersSha256());
+  if (arguments.hash) fmt::print("     parameters_sha256 {}\n", hash);
   ::fflush(stdout);
   return 0;
 } catch (const std::exception& error) {

@@ -60,6 +60,27 @@ void MarkIgnored(const Settings& settings, const ParameterList& list,
   }
 }
 
+// Where operators run. Ranks of one host take its CUDA devices in turn; a rank alone uses the
+// current one.
+memory::Place PlaceOf(const EngineOptions& options, Ranks& ranks, std::vector<std::string>& notes) {
+  if (!options.cuda) return memory::Place::kHost;
+  const int devices = torchx::CudaDeviceCount();
+  if (options.dry_run || ranks.world_size() == 1 || devices == 0) return memory::Place::kCuda;
+  int before = 0, local = 0;
+  for (int rank = 0; rank < ranks.world_size(); ++rank) {
+    if (!ranks.comm().IsLocal(rank)) continue;
+    ++local;
+    before += rank < ranks.rank();
+  }
+  torchx::UseDevice(c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(before % devices)));
+  if (local > devices) {
+    notes.push_back(fmt::format(
+        "{} ranks share {} CUDA device{} of this host: each has a part of its memory and time",
+        local, devices, devices == 1 ? "" : "s"));
+  }
+  return memory::Place::kCuda;
+}
+
 class Adoption {
  public:
   Adoption(Engine::Core& core, WeightSource* source) : core_(core), source_(source) {}
@@ -114,7 +135,7 @@ class Adoption {
                               const memory::Buffer& piece) {
     at::Tensor values;
     if (core_.ranks->rank() == 0) {
-      values = parameter.tensors.front().detach().to(at::kFloat).contiguous();
+      values = parameter.tensors.front().detach().to(at::kCPU, at::kFloat).contiguous();
     }
     for (std::int64_t first = 0; first < parameter.spec.numel; first += kPieceNumel) {
       const std::int64_t count = std::min(kPieceNumel, parameter.spec.numel - first);
@@ -174,18 +195,13 @@ Engine::Core::Core(const ParameterList& list, Settings given, std::shared_ptr<Ra
       ranks(std::move(given_ranks)),
       batch_sizes(settings.ResolveBatchSizes(ranks->world_size())),
       seed(options.seed),
-      memory(options.cuda ? memory::Place::kCuda : memory::Place::kHost, options.dry_run),
+      memory(PlaceOf(options, *ranks, notes), options.dry_run),
       parameters(engine::FindDistinct(list, WeightDtype(settings.precision))),
       schedule(settings.scheduler, settings.optimizer.lr),
       scaler(settings.precision == Precision::kFloat16 ? settings.loss_scale
                                                        : LossScaleSettings{.loss_scale = 1}),
       exceptions_at_start(std::uncaught_exceptions()) {
   TellingOthers([&] {
-    if (options.cuda && ranks->world_size() > 1) {
-      throw UnsupportedError(
-          fmt::format("{} ranks on CUDA devices: not offered yet", ranks->world_size()),
-          "use one rank, or --device cpu");
-    }
     if (options.dry_run) torchx::InstallMetaKernels();
     if (memory.is_cuda()) torchx::PreferRepeatableKernels();
     SetWorkers(memory.is_cuda() ? UsableCores() : at::get_num_threads());
@@ -203,7 +219,7 @@ Engine::Core::Core(const ParameterList& list, Settings given, std::shared_ptr<Ra
     window_plan = plan::MakeWindowPlan(plan);
     memory::PhaseScope phase(memory.ledger(), memory::Phase::kLoad);
     if (memory.is_cuda() && !memory.is_dry()) AllocateArena();
-    window = comm().CreateWindow(window_plan.total, window_plan.words());
+    window = std::make_unique<comm::TieredWindow>(comm(), window_plan, memory.device());
     groups = optim::MakeGroups(settings, options.default_no_decay, plan.parameters);
     store = std::make_unique<params::ParameterStore>(plan, window_plan, comm(), *window, memory);
     gradients =

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/comm.h"
+#include "comm/tiered_window.h"
 #include "engine/parameter_list.h"
 #include "grads/gradient_reducer.h"
 #include "memory/buffer.h"
@@ -48,14 +48,14 @@ struct Engine::Core {
   const std::shared_ptr<Ranks> ranks;
   const BatchSizes batch_sizes;
   const std::uint64_t seed;
+  std::vector<std::string> notes;  // for the start of a run
   memory::Memory memory;
 
   std::vector<engine::DistinctParameter> parameters;
-  std::vector<std::string> notes;  // for the start of a run
   plan::Plan plan;
   plan::WindowPlan window_plan;
   std::optional<tiers::HostArena> arena;  // of buffers on the host, when the device is another
-  std::unique_ptr<comm::Window> window;
+  std::unique_ptr<comm::TieredWindow> window;
   optim::Groups groups;
   optim::Schedule schedule;
   optim::LossScaler scaler;

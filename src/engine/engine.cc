@@ -43,6 +43,8 @@ at::Tensor Engine::Backward(const at::Tensor& loss, bool retain_graph) {
   }
   return core.TellingOthers([&] {
     core.store->CheckBindings();
+    // Peers may have gradients for units that this rank did not use in its forward.
+    if (core.ranks->world_size() > 1) core.host_updates->Finish();
     core.gradients->Backward(loss, core.scaler.scale(), retain_graph);
     ++core.backwards;
     core.forwards = 0;
@@ -76,6 +78,7 @@ StepResult Engine::Step() {
     const std::int64_t step = core.applied_steps + core.skipped_steps + 1;
     core.host_updates->Finish();
     core.gradients->Complete();
+    core.store->EndReading();
     const optim::GradientNorm norm = core.norm->Measure(static_cast<std::uint32_t>(step));
     const double mean = 1 / (core.accumulation() * result.loss_scale);
     result.grad_norm = norm.is_finite ? std::sqrt(norm.sum_of_squares) * mean : INFINITY;

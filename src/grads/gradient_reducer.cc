@@ -27,7 +27,8 @@ enum Round { kFirst = 1, kFurther = 2 };
 }  // namespace
 
 GradientReducer::GradientReducer(const plan::Plan& plan, const plan::WindowPlan& window_plan,
-                                 comm::Comm& comm, comm::Window& window, memory::Memory& memory)
+                                 comm::Comm& comm, comm::TieredWindow& window,
+                                 memory::Memory& memory)
     : plan_(plan),
       window_plan_(window_plan),
       comm_(comm),
@@ -47,10 +48,12 @@ GradientReducer::GradientReducer(const plan::Plan& plan, const plan::WindowPlan&
     }
   }
   if (plan.world_size == 1) return;
-  const SumsOf sums = [this](int index) { return FloatSums(index); };
-  exchange_ = comm.AllLocal() || memory.is_dry()
-                  ? MakeWindowExchange(plan, window_plan, comm, window, memory, sums)
-                  : MakeCollectiveExchange(plan, comm, memory, sums);
+  if (comm.AllLocal() || memory.is_dry()) {
+    exchange_ = MakeWindowExchange(plan, window_plan, comm, window, memory, sums_);
+  } else {
+    exchange_ =
+        MakeCollectiveExchange(plan, comm, memory, [this](int index) { return FloatSums(index); });
+  }
 }
 
 GradientReducer::~GradientReducer() = default;
@@ -96,6 +99,7 @@ void GradientReducer::Backward(const at::Tensor& loss, double seed, bool retain_
   CloseReadyUnits(/*all=*/true);
   exchange_->Finish();
   ExchangeLate();
+  window_.SignalAfter(Operators(), window_plan_.sums_complete(), backward_);
 }
 
 void GradientReducer::OnGradient(int parameter, const at::Tensor& gradient) {
@@ -115,7 +119,8 @@ void GradientReducer::OnGradient(int parameter, const at::Tensor& gradient) {
   if (!std::exchange(state.has_gradients, true)) state.gradients = exchange_->Reserve(home.unit);
   if (state.gradients != nullptr) {
     std::byte* target = state.gradients + home.member.offset * ElementBytes(spec.dtype);
-    torchx::View(target, gradient.sizes(), torchx::ToTorch(spec.dtype), c10::kCPU).copy_(gradient);
+    torchx::View(target, gradient.sizes(), torchx::ToTorch(spec.dtype), memory_.device())
+        .copy_(gradient);
   }
   if (contribution.expected && --state.missing == 0) CloseReadyUnits(/*all=*/false);
 }
@@ -130,17 +135,22 @@ void GradientReducer::CloseReadyUnits(bool all) {
   exchange_->Progress();
 }
 
+// Late contributions are few: they wait in the host's memory and are exchanged there, whatever
+// memory the sums are in.
+memory::Buffer GradientReducer::LateBuffer(int index) {
+  return memory_.Allocate(memory::Tag::kBuckets,
+                          {plan::StagingBytes(unit(index), plan_.world_size), 0},
+                          memory_.is_cuda() ? plan::Tier::kHost : plan::Tier::kDevice);
+}
+
 void GradientReducer::AddLate(int index, int round, const layout::Member& member,
                               const at::Tensor& gradient) {
   memory::Buffer& buffer = late_[{index, round}];
-  if (buffer.empty()) {
-    buffer = memory_.Allocate(memory::Tag::kBuckets,
-                              {plan::StagingBytes(unit(index), plan_.world_size), 0});
-  }
+  if (buffer.empty()) buffer = LateBuffer(index);
   if (buffer.data() == nullptr) return;
   const DType dtype = unit(index).dtype;
   std::byte* target = buffer.data() + member.offset * ElementBytes(dtype);
-  const at::Tensor dense = gradient.contiguous();
+  const at::Tensor dense = gradient.contiguous().cpu();
   if (dtype == DType::kFloat32) {
     kernels::AddToFloat(dtype, dense.const_data_ptr(), reinterpret_cast<float*>(target),
                         member.numel);
@@ -171,17 +181,31 @@ void GradientReducer::ExchangeLate() {
   };
   for (const auto& [key, buffer] : late_) present[slot(key.first, key.second)] = 1;
   comm_.AllReduceMax(present, kLateItem);
-  memory::Buffer scratch = memory_.Allocate(memory::Tag::kBuckets, {BucketScratchBytes(plan_), 0});
+  const plan::Tier tier = memory_.is_cuda() ? plan::Tier::kHost : plan::Tier::kDevice;
+  memory::Buffer scratch =
+      memory_.Allocate(memory::Tag::kBuckets, {BucketScratchBytes(plan_), 0}, tier);
   for (const int round : {kFirst, kFurther}) {
     for (const int index : order_) {
       if (present[slot(index, round)] == 0) continue;
       memory::Buffer& mine = late_[{index, round}];
-      if (mine.empty()) {
-        mine = memory_.Allocate(memory::Tag::kBuckets,
-                                {plan::StagingBytes(unit(index), plan_.world_size), 0});
+      if (mine.empty()) mine = LateBuffer(index);
+      const std::int64_t sum_bytes = 4 * unit(index).slice_numel;
+      memory::Buffer on_host;  // sums that are not there already
+      float* sums = FloatSums(index);
+      if (memory_.OnCuda(plan_.units[static_cast<std::size_t>(index)].home)) {
+        on_host = memory_.Allocate(memory::Tag::kBuckets, {sum_bytes, 0}, plan::Tier::kHost);
+        Operators().Copy(on_host.data(), sums, sum_bytes);
+        Operators().Finish();
+        sums = on_host.as<float>();
+      } else {
+        sums_.Complete();
       }
-      ExchangeByBuckets(plan_, comm_, index, mine.data(), FloatSums(index), scratch,
+      ExchangeByBuckets(plan_, comm_, index, mine.data(), sums, scratch,
                         kLateItem | static_cast<std::uint32_t>(index));
+      if (!on_host.empty()) {
+        Operators().Copy(FloatSums(index), sums, sum_bytes);
+        Operators().Finish();
+      }
       late_.erase({index, round});
     }
   }
@@ -189,17 +213,13 @@ void GradientReducer::ExchangeLate() {
 
 void GradientReducer::ReadSums(int rank, int index, std::int64_t first, std::int64_t count,
                                float* sums) {
-  std::span<std::byte> destination;
-  if (sums != nullptr) {
-    destination = {reinterpret_cast<std::byte*>(sums), static_cast<std::size_t>(4 * count)};
-  }
-  window_.Read(rank, window_plan_.backward_done(), backward_,
-               window_plan_.sums[static_cast<std::size_t>(index)] + 4 * first, destination,
-               "gradient sums");
+  window_.Read(rank, window_plan_.sums_complete(), backward_,
+               window_plan_.sums[static_cast<std::size_t>(index)] + 4 * first,
+               reinterpret_cast<std::byte*>(sums), 4 * count, Operators(), "gradient sums");
 }
 
 void GradientReducer::SumsRead() {
-  window_.Signal(window_plan_.sums_read(), ++updates_);
+  window_.SignalAfter(Operators(), window_plan_.sums_read(), ++updates_);
   for (int rank = 0; rank < plan_.world_size; ++rank) {
     window_.Wait(rank, window_plan_.sums_read(), updates_, "the optimizer step");
   }

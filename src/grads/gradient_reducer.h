@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "comm/comm.h"
+#include "comm/tiered_window.h"
 #include "grads/slice_exchange.h"
 #include "grads/sums.h"
 #include "memory/buffer.h"
@@ -29,7 +29,7 @@ class GradientReducer {
   // All references must outlive the reducer. The window's regions for sums and gradients are the
   // reducer's to use.
   GradientReducer(const plan::Plan& plan, const plan::WindowPlan& window_plan, comm::Comm& comm,
-                  comm::Window& window, memory::Memory& memory);
+                  comm::TieredWindow& window, memory::Memory& memory);
   ~GradientReducer();
 
   // Takes the gradients of a trainable parameter from now on. After its tensor is bound.
@@ -77,6 +77,8 @@ class GradientReducer {
   float* FloatSums(int unit) const { return reinterpret_cast<float*>(sums_.Of(unit).data); }
   void RenewTaps();
   void OnGradient(int parameter, const at::Tensor& gradient);
+  torchx::Queue Operators() const { return torchx::Queue::OfOperators(memory_.device()); }
+  memory::Buffer LateBuffer(int unit);
   void AddLate(int unit, int round, const layout::Member& member, const at::Tensor& gradient);
   void CloseReadyUnits(bool all);
   void ExchangeLate();
@@ -87,7 +89,7 @@ class GradientReducer {
   const plan::Plan& plan_;
   const plan::WindowPlan& window_plan_;
   comm::Comm& comm_;
-  comm::Window& window_;
+  comm::TieredWindow& window_;
   memory::Memory& memory_;
 
   struct Home {

@@ -60,14 +60,24 @@ void Landing::Store(const at::Tensor& gradient, std::byte* to) {
 }
 
 void Landing::Add(const at::Tensor& gradient, DType dtype, float* sums) {
-  const std::int64_t bytes =
-      layout::RoundUp(static_cast<std::int64_t>(gradient.nbytes()), layout::kAlignment);
+  AddCopied(static_cast<std::int64_t>(gradient.nbytes()), dtype, gradient.numel(), sums,
+            [&](std::byte* to) { Copy(gradient, to); });
+}
+
+void Landing::AddSlice(const std::byte* slice, DType dtype, std::int64_t numel, float* sums) {
+  const std::int64_t bytes = numel * ElementBytes(dtype);
+  AddCopied(bytes, dtype, numel, sums, [&](std::byte* to) { copies_.Copy(to, slice, bytes); });
+}
+
+void Landing::AddCopied(std::int64_t used, DType dtype, std::int64_t numel, float* sums,
+                        const std::function<void(std::byte* to)>& copy) {
+  const std::int64_t bytes = layout::RoundUp(used, layout::kAlignment);
   std::unique_lock lock(mutex_);
   const std::int64_t begin = TakeRoom(bytes, lock);
   lock.unlock();
-  Copy(gradient, buffer_.data() + begin);
+  copy(buffer_.data() + begin);
   lock.lock();
-  additions_.push_back({copies_.Mark(), begin, begin + bytes, dtype, sums, gradient.numel()});
+  additions_.push_back({copies_.Mark(), begin, begin + bytes, dtype, sums, numel});
   lock.unlock();
   changed_.notify_all();
 }

@@ -6,6 +6,7 @@
 #include <condition_variable>
 #include <deque>
 #include <exception>
+#include <functional>
 #include <mutex>
 #include <thread>
 
@@ -28,6 +29,11 @@ class Landing {
   void Store(const at::Tensor& gradient, std::byte* to);
   // sums[i] += gradient[i]. A thread adds when the bytes have landed, in the order of the calls.
   void Add(const at::Tensor& gradient, DType dtype, float* sums);
+  // The same for `numel` elements that the device can read, which stay as they are until Mark() is
+  // done.
+  void AddSlice(const std::byte* slice, DType dtype, std::int64_t numel, float* sums);
+  // After all copies so far.
+  torchx::Event Mark() const { return copies_.Mark(); }
   // Everything has arrived. Throws what a thread met.
   void Finish();
 
@@ -46,6 +52,8 @@ class Landing {
   };
 
   void Copy(const at::Tensor& gradient, std::byte* to);
+  void AddCopied(std::int64_t bytes, DType dtype, std::int64_t numel, float* sums,
+                 const std::function<void(std::byte* to)>& copy);
   void LetGo(std::int64_t allowed_bytes);
   std::int64_t TakeRoom(std::int64_t bytes, std::unique_lock<std::mutex>& lock);
   void AddLanded();

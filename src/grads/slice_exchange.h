@@ -7,7 +7,8 @@
 #include <memory>
 #include <vector>
 
-#include "comm/comm.h"
+#include "comm/tiered_window.h"
+#include "grads/sums.h"
 #include "memory/buffer.h"
 #include "plan/window_plan.h"
 
@@ -41,8 +42,8 @@ using SumsOf = std::function<float*(int unit)>;
 // Ranks of one host: gradients are laid out in shared memory and read in place by their owners.
 std::unique_ptr<SliceExchange> MakeWindowExchange(const plan::Plan& plan,
                                                   const plan::WindowPlan& window_plan,
-                                                  comm::Comm& comm, comm::Window& window,
-                                                  memory::Memory& memory, SumsOf sums);
+                                                  comm::Comm& comm, comm::TieredWindow& window,
+                                                  memory::Memory& memory, Sums& sums);
 
 // Ranks of several hosts: an all-to-all for each bucket.
 std::unique_ptr<SliceExchange> MakeCollectiveExchange(const plan::Plan& plan, comm::Comm& comm,

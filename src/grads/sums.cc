@@ -13,9 +13,15 @@
 #include "kernels/device.h"
 
 namespace ullage::grads {
+namespace {
+
+// Elements that are added from every rank before the next ones: they stay in the cache.
+constexpr std::int64_t kTileNumel = 16 << 10;
+
+}  // namespace
 
 Sums::Sums(const plan::Plan& plan, const plan::WindowPlan& window_plan, int rank,
-           comm::Window& window, memory::Memory& memory)
+           comm::TieredWindow& window, memory::Memory& memory)
     : plan_(plan),
       window_plan_(window_plan),
       window_(window),
@@ -28,7 +34,7 @@ Sums::Sums(const plan::Plan& plan, const plan::WindowPlan& window_plan, int rank
     const plan::BufferBytes bytes =
         plan::GradientBytes(plan.units[u], rank, plan.sums_dtype(static_cast<int>(u)));
     const plan::Tier tier = plan.units[u].home;
-    if (window_plan.sums[u] >= 0) {
+    if (window_plan.sums[u].exists()) {
       claims_.push_back(memory.Note(memory::Tag::kGradients, bytes, tier));
     } else {
       own_[u] = memory.Allocate(memory::Tag::kGradients, bytes, tier);
@@ -41,9 +47,8 @@ Sums::Sums(const plan::Plan& plan, const plan::WindowPlan& window_plan, int rank
 UnitSums Sums::Of(int unit) const {
   const auto u = static_cast<std::size_t>(unit);
   const DType dtype = promoted_[u] ? DType::kFloat32 : plan_.sums_dtype(unit);
-  if (window_plan_.sums[u] < 0) return {dtype, own_[u].data()};
-  if (window_.data() == nullptr) return {dtype, nullptr};
-  return {dtype, window_.data() + window_plan_.sums[u]};
+  if (!window_plan_.sums[u].exists()) return {dtype, own_[u].data()};
+  return {dtype, window_.At(window_plan_.sums[u])};
 }
 
 void Sums::Add(int parameter, int unit, const layout::Member& member, const at::Tensor& gradient) {
@@ -73,6 +78,30 @@ void Sums::Add(int parameter, int unit, const layout::Member& member, const at::
     landing_->Add(dense, dtype, to);
   } else {
     kernels::AddToFloat(dtype, dense.const_data_ptr(), to, member.numel);
+  }
+}
+
+void Sums::AddSlices(int index, const std::vector<const std::byte*>& slices,
+                     const torchx::Queue& queue) {
+  const layout::Unit& unit = plan_.units[static_cast<std::size_t>(index)].unit;
+  auto* const sums = reinterpret_cast<float*>(Of(index).data);
+  if (memory_.OnCuda(TierOf(index))) {
+    return kernels::device::AddSlicesToFloat(unit.dtype, slices, sums, unit.slice_numel,
+                                             queue.stream());
+  }
+  if (landing_ != nullptr) {
+    for (const std::byte* slice : slices) {
+      landing_->AddSlice(slice, unit.dtype, unit.slice_numel, sums);
+    }
+    return queue.After(landing_->Mark());
+  }
+  const std::int64_t step = std::min(plan_.bucket_numel, kTileNumel);
+  for (std::int64_t first = 0; first < unit.slice_numel; first += step) {
+    const std::int64_t count = std::min(step, unit.slice_numel - first);
+    for (const std::byte* slice : slices) {
+      kernels::AddToFloat(unit.dtype, slice + first * ElementBytes(unit.dtype), sums + first,
+                          count);
+    }
   }
 }
 

@@ -4,12 +4,13 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <utility>
 #include <vector>
 
-#include "comm/window.h"
+#include "comm/tiered_window.h"
 #include "grads/landing.h"
 #include "memory/buffer.h"
 #include "plan/window_plan.h"
@@ -27,14 +28,17 @@ struct UnitSums {
 class Sums {
  public:
   // All references must outlive this.
-  Sums(const plan::Plan& plan, const plan::WindowPlan& window_plan, int rank, comm::Window& window,
-       memory::Memory& memory);
+  Sums(const plan::Plan& plan, const plan::WindowPlan& window_plan, int rank,
+       comm::TieredWindow& window, memory::Memory& memory);
 
   UnitSums Of(int unit) const;
 
   // On one rank: adds a gradient of `parameter`, which lies at `member` of `unit`. On CUDA the work
   // is only queued.
   void Add(int parameter, int unit, const layout::Member& member, const at::Tensor& gradient);
+  // On several ranks: adds this rank's slice of `unit` as each rank laid it out, one after the
+  // other. On CUDA as work of `queue`, after which the slices may be overwritten.
+  void AddSlices(int unit, const std::vector<const std::byte*>& slices, const torchx::Queue& queue);
   // Queued work has reached the host's memory, and gradients that did not come count as zeros.
   void Complete();
   // All sums are zero again; but those of units that are updated beside (plan) only when ClearUnit
@@ -58,7 +62,7 @@ class Sums {
 
   const plan::Plan& plan_;
   const plan::WindowPlan& window_plan_;
-  comm::Window& window_;
+  comm::TieredWindow& window_;
   memory::Memory& memory_;
   Listener listener_;
   std::vector<memory::Claim> claims_;

@@ -1,38 +1,35 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 #include <iterator>
 #include <utility>
 #include <vector>
 
 #include "grads/slice_exchange.h"
-#include "kernels/accumulate.h"
 #include "layout/ring.h"
 #include "ullage/error.h"
 
 namespace ullage::grads {
 namespace {
 
-// Elements that are added from every rank before the next ones: they stay in the cache.
-constexpr std::int64_t kTileNumel = 16 << 10;
-
 // Note [Staging]. A rank lays the gradients of a unit out in its window and raises the unit's
 // `published` word; owners add their slices from there and raise `consumed`. Space is given out
 // from a ring in the fixed order of units, and only to the unit whose turn it is: then every unit
 // that lies in the ring can be published without waiting for one that does not, and waiting for
 // space cannot deadlock. A unit whose gradients begin to arrive before its turn waits in a buffer
-// of its own.
+// of its own. On CUDA laying out and adding are work in queues; words are raised when it is done,
+// so the waiting for space is what keeps this thread from running far ahead of the device.
 class WindowExchange final : public SliceExchange {
  public:
   WindowExchange(const plan::Plan& plan, const plan::WindowPlan& window_plan, comm::Comm& comm,
-                 comm::Window& window, memory::Memory& memory, SumsOf sums)
+                 comm::TieredWindow& window, memory::Memory& memory, Sums& sums)
       : plan_(plan),
         window_plan_(window_plan),
         comm_(comm),
         window_(window),
         memory_(memory),
-        sums_(std::move(sums)),
+        sums_(sums),
+        adding_(torchx::Queue::Beside(memory.device())),
         order_(ExchangeOrder(plan)),
         ring_(plan.staging_ring_bytes),
         units_(plan.units.size()) {
@@ -43,6 +40,7 @@ class WindowExchange final : public SliceExchange {
 
   void Begin(std::uint64_t backward) override {
     backward_ = backward;
+    adding_.After(Operators().Mark());  // which zeroed the sums
     // Every rank has ended the pass before, and with it the reading of gradients. Starting from an
     // empty ring makes every pass need the same bytes.
     ring_.Clear();
@@ -59,15 +57,15 @@ class WindowExchange final : public SliceExchange {
     WaitUntilConsumed(index, unit.staged_in);
     ring_.Remove(index);
     unit.reserved = true;
-    unit.offset = window_plan_.own_staging[Index(index)];
-    if (unit.offset < 0 && !(IsTurnOf(index) && PlaceInRing(index, bytes))) {
+    unit.place = window_plan_.own_staging[Index(index)];
+    if (!unit.place.exists() && !(IsTurnOf(index) && PlaceInRing(index, bytes))) {
       unit.overflow = memory_.Allocate(memory::Tag::kBuckets, {bytes, 0});
       return unit.overflow.data();
     }
     unit.staged_in = backward_;
     if (memory_.is_dry()) return nullptr;
-    std::memset(window_.data() + unit.offset, 0, static_cast<std::size_t>(bytes));
-    return window_.data() + unit.offset;
+    Operators().Zero(window_.At(unit.place), bytes);
+    return window_.At(unit.place);
   }
 
   void Send(int index, bool has_gradients) override {
@@ -79,16 +77,14 @@ class WindowExchange final : public SliceExchange {
             fmt::format("the gradients of '{}' do not fit into the staging ring", NameOf(index)));
       }
       unit.staged_in = backward_;
-      if (!memory_.is_dry()) {
-        std::memcpy(window_.data() + unit.offset, unit.overflow.data(),
-                    static_cast<std::size_t>(bytes));
-      }
+      if (!memory_.is_dry()) Operators().Copy(window_.At(unit.place), unit.overflow.data(), bytes);
       unit.overflow = memory::Buffer();
     }
     unit.sent = true;
     if (memory_.is_dry()) return;
-    Descriptors(window_.data())[index] = {backward_, has_gradients ? unit.offset : plan::kAllZero};
-    window_.Signal(window_plan_.published(index), backward_);
+    Descriptor(index) = {backward_, has_gradients ? unit.place.offset : plan::kAllZero};
+    window_.SignalAfter(has_gradients ? Operators() : torchx::Queue(),
+                        window_plan_.published(index), backward_);
   }
 
   void Progress() override {
@@ -106,24 +102,27 @@ class WindowExchange final : public SliceExchange {
   void Finish() override {
     if (memory_.is_dry()) return;
     while (consume_next_ < order_.size()) AwaitAndConsume(order_[consume_next_]);
+    Operators().After(adding_.Mark());
   }
 
  private:
   struct UnitState {
     bool reserved = false;
     bool sent = false;
-    std::int64_t offset = -1;     // in the window
+    plan::SharedPlace place;
     std::uint64_t staged_in = 0;  // the last backward pass in which it lay there
     memory::Buffer overflow;      // its gradients while it waits for its turn
   };
 
   static std::size_t Index(int index) { return static_cast<std::size_t>(index); }
   UnitState& state(int index) { return units_[Index(index)]; }
-  const plan::Descriptor* Descriptors(const std::byte* window) const {
-    return reinterpret_cast<const plan::Descriptor*>(window + window_plan_.descriptors);
+  torchx::Queue Operators() const { return torchx::Queue::OfOperators(memory_.device()); }
+  plan::SharedPlace PlaceOfDescriptor(int index) const {
+    return {false,
+            window_plan_.descriptors + index * static_cast<std::int64_t>(sizeof(plan::Descriptor))};
   }
-  plan::Descriptor* Descriptors(std::byte* window) const {
-    return reinterpret_cast<plan::Descriptor*>(window + window_plan_.descriptors);
+  plan::Descriptor& Descriptor(int index) const {
+    return *reinterpret_cast<plan::Descriptor*>(window_.At(PlaceOfDescriptor(index)));
   }
   const std::string& NameOf(int index) const {
     const layout::Member& first = plan_.units[Index(index)].unit.members.front();
@@ -175,7 +174,7 @@ class WindowExchange final : public SliceExchange {
                  unit == index;
         });
         in_ring_.push_back(index);
-        state(index).offset = window_plan_.staging_ring + placement->offset;
+        state(index).place = window_plan_.staging_ring + placement->offset;
         return true;
       }
       // The oldest block that peers still read: once they have, there is room again.
@@ -208,11 +207,11 @@ class WindowExchange final : public SliceExchange {
   // Every rank has published the unit: adds this rank's slice of each to the sums, in rank order.
   void Consume(int index) {
     const layout::Unit& unit = plan_.units[Index(index)].unit;
-    const std::int64_t element_bytes = ElementBytes(unit.dtype);
+    const bool on_device = window_plan_.staging_ring.on_device;
     std::vector<const std::byte*> slices;
     for (int rank = 0; rank < plan_.world_size; ++rank) {
-      const std::byte* window = rank == comm_.rank() ? window_.data() : window_.Peer(rank);
-      const plan::Descriptor descriptor = Descriptors(window)[index];
+      const auto& descriptor =
+          *reinterpret_cast<const plan::Descriptor*>(window_.Peer(rank, PlaceOfDescriptor(index)));
       if (descriptor.backward != backward_) {
         throw CommError(
             fmt::format("ranks have diverged: rank {} is in backward pass {}, rank {} in {}, at "
@@ -221,26 +220,21 @@ class WindowExchange final : public SliceExchange {
             "call Backward() and Step() equally often on every rank");
       }
       if (descriptor.offset == plan::kAllZero) continue;
-      slices.push_back(window + descriptor.offset +
-                       comm_.rank() * unit.slice_numel * element_bytes);
+      slices.push_back(window_.Peer(rank, {on_device, descriptor.offset}) +
+                       comm_.rank() * unit.slice_numel * ElementBytes(unit.dtype));
     }
-    const std::int64_t step = std::min(plan_.bucket_numel, kTileNumel);
-    for (std::int64_t first = 0; first < unit.slice_numel; first += step) {
-      const std::int64_t count = std::min(step, unit.slice_numel - first);
-      for (const std::byte* slice : slices) {
-        kernels::AddToFloat(unit.dtype, slice + first * element_bytes, sums_(index) + first, count);
-      }
-    }
-    window_.Signal(window_plan_.consumed(index), backward_);
+    sums_.AddSlices(index, slices, adding_);
+    window_.SignalAfter(adding_, window_plan_.consumed(index), backward_);
     ++consume_next_;
   }
 
   const plan::Plan& plan_;
   const plan::WindowPlan& window_plan_;
   comm::Comm& comm_;
-  comm::Window& window_;
+  comm::TieredWindow& window_;
   memory::Memory& memory_;
-  const SumsOf sums_;
+  Sums& sums_;
+  const torchx::Queue adding_;
   const std::vector<int> order_;
   std::vector<memory::Claim> claims_;
   layout::Ring ring_;
@@ -255,9 +249,9 @@ class WindowExchange final : public SliceExchange {
 
 std::unique_ptr<SliceExchange> MakeWindowExchange(const plan::Plan& plan,
                                                   const plan::WindowPlan& window_plan,
-                                                  comm::Comm& comm, comm::Window& window,
-                                                  memory::Memory& memory, SumsOf sums) {
-  return std::make_unique<WindowExchange>(plan, window_plan, comm, window, memory, std::move(sums));
+                                                  comm::Comm& comm, comm::TieredWindow& window,
+                                                  memory::Memory& memory, Sums& sums) {
+  return std::make_unique<WindowExchange>(plan, window_plan, comm, window, memory, sums);
 }
 
 }  // namespace ullage::grads

@@ -8,7 +8,9 @@
 // without CUDA throws UnsupportedError from each of them.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "base/dtype.h"
 #include "kernels/adamw.h"
@@ -36,6 +38,9 @@ void AdoptWrites(const void* before, const WeightRange& after, int64_t n, Stream
 // kernels/accumulate.h and kernels/cast.h, but arrays are aligned to their elements.
 void AddToFloat(DType dtype, const void* in, float* sum, int64_t n, Stream stream);
 void AddTo16(DType dtype, void* sum, const void* in, int64_t n, Stream stream);
+// AddToFloat of each slice, one after the other. Slices may be in another device's memory.
+void AddSlicesToFloat(DType dtype, std::span<const std::byte* const> slices, float* sum, int64_t n,
+                      Stream stream);
 void Convert(DType from, const void* in, DType to, void* out, int64_t n, Stream stream);
 
 // A SquareSum (kernels/norm.h) in device memory. ExactSum::FromWords reads the words once they are

@@ -41,6 +41,10 @@ void AddToFloat(DType, const void*, float*, int64_t, Stream) {
   Refuse("AddToFloat");
 }
 
+void AddSlicesToFloat(DType, std::span<const std::byte* const>, float*, int64_t, Stream) {
+  Refuse("AddSlicesToFloat");
+}
+
 void AddTo16(DType, void*, const void*, int64_t, Stream) {
   Refuse("AddTo16");
 }

@@ -42,8 +42,10 @@ bool ManagedParameter::NeedsCopyToWrite() const {
 
 void ManagedParameter::Acquire(bool to_write) {
   store_.AcquireUnit(unit_);
-  if (!to_write || !NeedsCopyToWrite()) return;
+  if (!to_write) return;
   try {
+    store_.AwaitReaders(unit_);
+    if (!NeedsCopyToWrite()) return;
     before_.push_back(store_.CopyOfHome(*this));
   } catch (...) {
     store_.ReleaseUnit(unit_);

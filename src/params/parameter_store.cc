@@ -19,7 +19,7 @@
 
 namespace ullage::params {
 ParameterStore::ParameterStore(const plan::Plan& plan, const plan::WindowPlan& window_plan,
-                               comm::Comm& comm, comm::Window& window, memory::Memory& memory)
+                               comm::Comm& comm, comm::TieredWindow& window, memory::Memory& memory)
     : plan_(plan),
       window_plan_(window_plan),
       comm_(comm),
@@ -46,7 +46,7 @@ ParameterStore::ParameterStore(const plan::Plan& plan, const plan::WindowPlan& w
 void ParameterStore::AllocateWeights(int index) {
   const plan::UnitPlan& plan = unit_plan(index);
   UnitState& unit_state = state(index);
-  const bool in_window = window_plan_.weights[static_cast<std::size_t>(index)] >= 0;
+  const bool in_window = PlaceOf(index).exists();
   const plan::BufferBytes home = plan::HomeBytes(plan, comm_.rank(), plan_.world_size);
   const plan::BufferBytes resident = plan::ResidentBytes(plan, plan_.world_size);
   if (in_window) {
@@ -90,8 +90,7 @@ void ParameterStore::Bind(int parameter, std::vector<at::Tensor> tensors) {
 
 std::byte* ParameterStore::ResidentWeights(int index) const {
   if (!state(index).resident.empty()) return state(index).resident.data();
-  if (window_.data() == nullptr) return nullptr;
-  return window_.data() + window_plan_.weights[static_cast<std::size_t>(index)];
+  return PlaceOf(index).exists() ? window_.At(PlaceOf(index)) : nullptr;
 }
 
 std::byte* ParameterStore::Home(int index) const {
@@ -102,6 +101,19 @@ std::byte* ParameterStore::Home(int index) const {
     return weights;
   }
   return weights + comm_.rank() * SliceBytes(index);
+}
+
+void ParameterStore::EndReading() {
+  if (plan_.world_size == 1 || !memory_.is_cuda()) return;
+  for (std::size_t u = 0; u < units_.size(); ++u) {
+    const int index = static_cast<int>(u);
+    if (!state(index).is_stale) continue;
+    AwaitUpdate(index);
+    AwaitPeers(index);
+    std::lock_guard lock(mutex_);
+    FetchSlices(index);
+  }
+  copies_.Finish();
 }
 
 void ParameterStore::BeginUpdate() {
@@ -140,6 +152,10 @@ void ParameterStore::FailUpdates(const std::string& reason) {
 
 void ParameterStore::AwaitUpdate(int index) const {
   std::unique_lock lock(mutex_);
+  AwaitUpdate(index, lock);
+}
+
+void ParameterStore::AwaitUpdate(int index, std::unique_lock<std::recursive_mutex>& lock) const {
   updated_.wait(lock, [&] { return !state(index).is_changing || !failure_.empty(); });
   if (state(index).is_changing) {
     throw StateError(
@@ -153,54 +169,105 @@ void ParameterStore::Publish(int index) {
   UnitState& unit_state = state(index);
   if (std::exchange(unit_state.is_changing, false)) updated_.notify_all();
   const plan::UnitPlan& plan = unit_plan(index);
-  if (plan.resident && !unit_state.home.empty() && !memory_.is_dry()) {
+  torchx::Queue queue;  // whose work brings the new weights to where peers read them
+  if (plan.resident && !unit_state.home.empty()) {
+    queue = copies_;
     const bool is_slice = plan.state == plan::StateShare::kSlice;
-    copies_.Copy(ResidentWeights(index) + (is_slice ? comm_.rank() * SliceBytes(index) : 0),
+    if (!memory_.is_dry()) {
+      queue.Copy(ResidentWeights(index) + (is_slice ? comm_.rank() * SliceBytes(index) : 0),
                  unit_state.home.data(), unit_state.home.size());
-    unit_state.ready = copies_.Mark();
+    }
+    unit_state.ready = queue.Mark();
+  } else if (plan.home == plan::Tier::kDevice) {
+    queue = Operators();
   }
-  window_.Signal(window_plan_.version(index), ++unit_state.version);
+  window_.SignalAfter(queue, window_plan_.version(index), ++unit_state.version);
 }
 
 void ParameterStore::EndUpdate() {
-  std::lock_guard lock(mutex_);
-  bool fetched = false;
   for (std::size_t u = 0; u < units_.size(); ++u) {
     const int index = static_cast<int>(u);
-    const bool slices_elsewhere = unit_plan(index).resident &&
-                                  unit_plan(index).state == plan::StateShare::kSlice &&
-                                  plan_.world_size > 1;
-    if (slices_elsewhere) {
-      fetched = true;
-      for (int step = 1; step < plan_.world_size; ++step) {
-        const int peer = (comm_.rank() + step) % plan_.world_size;
-        const std::int64_t offset = peer * SliceBytes(index);
-        std::span<std::byte> destination;
-        if (!memory_.is_dry()) {
-          destination = {ResidentWeights(index) + offset,
-                         static_cast<std::size_t>(SliceBytes(index))};
-        }
-        window_.Read(peer, window_plan_.version(index), units_[u].version,
-                     window_plan_.weights[u] + offset, destination, "new weights");
-      }
-    }
-    if (!unit(index).trainable) continue;
+    if (!HasSlicesElsewhere(index)) continue;
+    std::unique_lock lock(mutex_);
+    state(index).is_stale = true;
+    if (state(index).is_changing) continue;  // fetched when an operator asks
+    lock.unlock();
+    AwaitPeers(index);
+    lock.lock();
+    FetchSlices(index);
+  }
+  std::lock_guard lock(mutex_);
+  for (std::size_t u = 0; u < units_.size(); ++u) {
+    if (!unit(static_cast<int>(u)).trainable) continue;
     for (const ManagedParameter* member : units_[u].members) member->BumpVersion();
   }
-  if (!fetched) return;
-  window_.Signal(window_plan_.weights_read(), ++updates_);
-  for (int rank = 0; rank < plan_.world_size; ++rank) {
-    window_.Wait(rank, window_plan_.weights_read(), updates_, "the end of the optimizer step");
+}
+
+void ParameterStore::AwaitPeers(int index) {
+  std::uint64_t version = 0;
+  {
+    std::lock_guard lock(mutex_);
+    version = state(index).version;
   }
+  for (int rank = 0; rank < plan_.world_size; ++rank) {
+    if (rank == comm_.rank()) continue;
+    window_.Wait(rank, window_plan_.version(index), version,
+                 state(index).members.front()->name().c_str());
+  }
+}
+
+bool ParameterStore::PeersAreReady(int index) const {
+  if (!unit(index).sliced) return true;
+  for (int rank = 0; rank < plan_.world_size; ++rank) {
+    if (rank == comm_.rank() || !comm_.IsLocal(rank)) continue;
+    if (window_.Peek(rank, window_plan_.version(index)) < state(index).version) return false;
+  }
+  return true;
+}
+
+void ParameterStore::AwaitReaders(int index) {
+  if (!HasSlicesElsewhere(index)) return;
+  std::uint64_t version = 0;
+  {
+    std::lock_guard lock(mutex_);
+    version = state(index).version;
+  }
+  for (int rank = 0; rank < plan_.world_size; ++rank) {
+    window_.Wait(rank, window_plan_.fetched(index), version,
+                 state(index).members.front()->name().c_str());
+  }
+}
+
+void ParameterStore::FetchSlices(int index) {
+  UnitState& unit_state = state(index);
+  if (!std::exchange(unit_state.is_stale, false)) return;
+  // What read the weights that are replaced was done when the update began.
+  for (int step = 1; step < plan_.world_size; ++step) {
+    const int peer = (comm_.rank() + step) % plan_.world_size;
+    const std::int64_t offset = peer * SliceBytes(index);
+    std::byte* weights = memory_.is_dry() ? nullptr : ResidentWeights(index) + offset;
+    window_.Read(peer, window_plan_.version(index), unit_state.version, PlaceOf(index) + offset,
+                 weights, SliceBytes(index), copies_, "new weights");
+  }
+  unit_state.ready = copies_.Mark();
+  window_.SignalAfter(copies_, window_plan_.fetched(index), unit_state.version);
 }
 
 void ParameterStore::AcquireUnit(int index) {
   const bool resident = unit_plan(index).resident;
   if (resident && !memory_.is_cuda()) return;
-  AwaitUpdate(index);
-  std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
+  AwaitUpdate(index, lock);
   UnitState& unit_state = state(index);
-  if (resident) return Operators().After(unit_state.ready);
+  if (resident ? unit_state.is_stale : unit(index).sliced && !unit_state.is_present) {
+    lock.unlock();
+    AwaitPeers(index);
+    lock.lock();
+  }
+  if (resident) {
+    if (unit_state.is_stale) FetchSlices(index);
+    return Operators().After(unit_state.ready);
+  }
   ++unit_state.pins;
   try {
     if (!unit_state.is_present) Gather(index, /*ahead=*/false);
@@ -229,7 +296,7 @@ void ParameterStore::GatherAhead() {
   if (plan_.prefetch_bytes == 0) return;
   uses_.ForExpected([this](int index) {
     if (state(index).is_present) return true;
-    if (state(index).is_changing) return false;
+    if (state(index).is_changing || !PeersAreReady(index)) return false;
     if (ahead_bytes_ + GatheredBytes(index) > plan_.prefetch_bytes) return false;
     return Gather(index, /*ahead=*/true);
   });
@@ -288,17 +355,13 @@ void ParameterStore::CopySlices(int index, std::byte* destination) {
   const std::int64_t slice_bytes = SliceBytes(index);
   for (int step = 0; step < plan_.world_size; ++step) {
     const int owner = (comm_.rank() + step) % plan_.world_size;
-    std::span<std::byte> slice;
-    if (destination != nullptr) {
-      slice = {destination + owner * slice_bytes, static_cast<std::size_t>(slice_bytes)};
-    }
+    std::byte* slice = destination == nullptr ? nullptr : destination + owner * slice_bytes;
     if (owner == comm_.rank()) {
-      if (!slice.empty()) copies_.Copy(slice.data(), Home(index), slice_bytes);
+      if (slice != nullptr) copies_.Copy(slice, Home(index), slice_bytes);
       continue;
     }
-    window_.Read(owner, window_plan_.version(index), state(index).version,
-                 window_plan_.weights[static_cast<std::size_t>(index)], slice,
-                 state(index).members.front()->name().c_str());
+    window_.Read(owner, window_plan_.version(index), state(index).version, PlaceOf(index), slice,
+                 slice_bytes, copies_, state(index).members.front()->name().c_str());
   }
 }
 

@@ -17,7 +17,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/comm.h"
+#include "comm/tiered_window.h"
 #include "layout/ring.h"
 #include "memory/buffer.h"
 #include "params/use_sequence.h"
@@ -40,7 +40,7 @@ class ParameterStore {
  public:
   // All references must outlive the store. The window's weights regions are the store's to use.
   ParameterStore(const plan::Plan& plan, const plan::WindowPlan& window_plan, comm::Comm& comm,
-                 comm::Window& window, memory::Memory& memory);
+                 comm::TieredWindow& window, memory::Memory& memory);
   // Parameters of resident units keep their values in storages of their own; the others stay
   // absent and say why.
   ~ParameterStore();
@@ -61,8 +61,11 @@ class ParameterStore {
       std::function<void(int unit, std::int64_t offset, std::int64_t numel, const void* before)>;
   void OnWrite(WriteListener listener) { on_write_ = std::move(listener); }
 
-  // Opens the time in which weights at Home may be changed. All ranks have passed a common
-  // exchange, so nobody reads old versions any more. Gathered copies of trainable units are
+  // Returns when this rank has read all that it will read of its peers' present weights: before the
+  // exchange that all ranks pass in front of an update.
+  void EndReading();
+  // Opens the time in which weights at Home may be changed. All ranks have passed a common exchange
+  // after EndReading, so nobody reads old versions any more. Gathered copies of trainable units are
   // dropped.
   void BeginUpdate();
   // Weights of `unit` will change at Home until Publish, on another thread, also after EndUpdate:
@@ -75,9 +78,8 @@ class ParameterStore {
   void FailUpdates(const std::string& reason);
   // Returns when no announced update of `unit` is under way.
   void AwaitUpdate(int unit) const;
-  // After Publish of every unit: resident units fetch the slices of their peers, and graphs that
-  // saved old weights become invalid. Returns when every rank has fetched: the user may write to
-  // resident weights from then on, and a peer must not take half of that for the update.
+  // After Publish of every unit, but those that were announced: resident units fetch the slices of
+  // their peers, and graphs that saved old weights become invalid.
   void EndUpdate();
 
   // Finds parameters that were rebound (`p.data = x`, `.to(...)`) since the last call. A tensor
@@ -100,7 +102,8 @@ class ParameterStore {
     int pins = 0;
     std::byte* present = nullptr;  // where all weights lie on the device
     bool is_present = false;
-    bool is_ahead = false;     // gathered, but not used yet
+    bool is_ahead = false;  // gathered, but not used yet
+    bool is_stale = false;  // resident, and peers' slices of this version are still to be fetched
     bool is_changing = false;  // at home, by an update that was announced
     memory::Buffer resident;   // all weights, unless they lie in the window
     memory::Buffer home;       // what this rank holds, unless it lies in `resident` or the window
@@ -111,12 +114,27 @@ class ParameterStore {
   };
 
   void AllocateWeights(int unit);
+  void AwaitUpdate(int unit, std::unique_lock<std::recursive_mutex>& lock) const;
   void AcquireUnit(int unit);
   void ReleaseUnit(int unit);
   // Gathers unless `ahead` and there is no room; returns whether it did.
   bool Gather(int unit, bool ahead);
   void GatherAhead();
   void CopySlices(int unit, std::byte* destination);
+  // Peers have published what this rank is going to read of `unit`. Without the mutex, because the
+  // peers may be waiting for a Publish of this rank's, which takes it.
+  void AwaitPeers(int unit);
+  bool PeersAreReady(int unit) const;
+  // Every peer has read this rank's slice of a resident unit, which may change then.
+  void AwaitReaders(int unit);
+  void FetchSlices(int unit);
+  bool HasSlicesElsewhere(int index) const {
+    return plan_.world_size > 1 && unit_plan(index).resident &&
+           unit_plan(index).state == plan::StateShare::kSlice;
+  }
+  plan::SharedPlace PlaceOf(int index) const {
+    return window_plan_.weights[static_cast<std::size_t>(index)];
+  }
   void MarkPresent(int unit, std::byte* data);
   void MarkAbsent(int unit);
   std::byte* ResidentWeights(int unit) const;
@@ -139,7 +157,7 @@ class ParameterStore {
   const plan::Plan& plan_;
   const plan::WindowPlan& window_plan_;
   comm::Comm& comm_;
-  comm::Window& window_;
+  comm::TieredWindow& window_;
   memory::Memory& memory_;
   const torchx::Queue copies_;
   WriteListener on_write_;
@@ -157,7 +175,6 @@ class ParameterStore {
   UseSequence uses_;
   std::int64_t ahead_bytes_ = 0;  // gathered and not used yet
   GatherStatistics statistics_;
-  std::uint64_t updates_ = 0;  // EndUpdate calls in which peers' slices were fetched
   bool warned_of_overflow_ = false;
 };
 

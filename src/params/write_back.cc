@@ -60,6 +60,7 @@ void ParameterStore::WriteBack(ManagedParameter& parameter, memory::Buffer befor
     // gathered copy, made of old slices. Only when all have done so may the slices change; peers
     // that gather later wait for the new version. A rank that does not write is found by the
     // fingerprint or the timeout.
+    copies_.Finish();
     comm_.Barrier(kWriteItem | static_cast<std::uint32_t>(index));
   }
   std::lock_guard lock(mutex_);
@@ -79,7 +80,9 @@ void ParameterStore::WriteBack(ManagedParameter& parameter, memory::Buffer befor
     }
     if (on_write_ && !before.empty()) on_write_(index, held.offset, held.numel, before.data());
   }
-  if (plan.unit.sliced) window_.Signal(window_plan_.version(index), ++unit_state.version);
+  if (plan.unit.sliced) {
+    window_.SignalAfter(Operators(), window_plan_.version(index), ++unit_state.version);
+  }
 }
 
 // By value: Bind replaces the list that `tensor` comes from.

@@ -3,29 +3,35 @@
 namespace ullage::plan {
 
 WindowPlan MakeWindowPlan(const Plan& plan) {
-  constexpr std::int64_t kLine = 64;
   WindowPlan window;
   window.units = static_cast<int>(plan.units.size());
-  const auto place = [&window](std::int64_t bytes) {
-    const std::int64_t offset = window.total;
-    window.total += layout::RoundUp(bytes, kLine);
-    return offset;
+  const auto place = [&](std::int64_t bytes, Tier tier) {
+    const bool on_device = plan.on_cuda && tier == Tier::kDevice;
+    // Lines of the cache; on a device, what kernels and copies like best.
+    const std::int64_t grain = on_device ? 512 : 64;
+    std::int64_t& total = on_device ? window.device_bytes : window.host_bytes;
+    const SharedPlace place{on_device, total};
+    total += layout::RoundUp(bytes, grain);
+    return place;
   };
   for (const UnitPlan& unit : plan.units) {
     const BufferBytes bytes =
         unit.resident ? ResidentBytes(unit, plan.world_size) : HomeBytes(unit, 0, plan.world_size);
-    window.weights.push_back(plan.world_size > 1 ? place(bytes.total()) : -1);
+    const Tier tier = unit.resident ? Tier::kDevice : unit.home;
+    window.weights.push_back(plan.world_size > 1 ? place(bytes.total(), tier) : SharedPlace{});
   }
   for (const UnitPlan& unit : plan.units) {
     const bool peers_read = unit.state == StateShare::kWhole && plan.world_size > 1;
-    window.sums.push_back(peers_read ? place(GradientBytes(unit, 0, DType::kFloat32).total()) : -1);
+    window.sums.push_back(peers_read
+                              ? place(GradientBytes(unit, 0, DType::kFloat32).total(), unit.home)
+                              : SharedPlace{});
   }
   for (const UnitPlan& unit : plan.units) {
     const std::int64_t bytes = StagingBytes(unit.unit, plan.world_size);
-    window.own_staging.push_back(unit.own_staging ? place(bytes) : -1);
+    window.own_staging.push_back(unit.own_staging ? place(bytes, Tier::kDevice) : SharedPlace{});
   }
-  window.staging_ring = place(plan.staging_ring_bytes);
-  window.descriptors = place(plan.descriptor_bytes);
+  window.staging_ring = place(plan.staging_ring_bytes, Tier::kDevice);
+  window.descriptors = place(plan.descriptor_bytes, Tier::kHost).offset;
   return window;
 }
 

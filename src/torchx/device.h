@@ -7,8 +7,10 @@
 
 #include <c10/core/Device.h>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 
 namespace ullage::torchx {
@@ -17,6 +19,9 @@ namespace ullage::torchx {
 std::string WhyNoCuda();
 // The CUDA device that this thread computes on. Throws UnsupportedError with WhyNoCuda().
 c10::Device CurrentCuda();
+
+// CUDA devices that this process sees.
+int CudaDeviceCount();
 
 // Makes `device` the one of the calling thread, as every thread has to that works on it.
 void UseDevice(c10::Device device);
@@ -60,9 +65,13 @@ class Queue {
   // Between any two places; host memory should be page-locked, or the call waits.
   void Copy(void* to, const void* from, std::int64_t bytes) const;
   void Zero(void* to, std::int64_t bytes) const;
+  // `call` runs on a thread of CUDA's when the work before it is done; it must not use CUDA. On the
+  // host it runs at once.
+  void Call(std::function<void()> call) const;
   // Returns when all work is done.
   void Finish() const;
 
+  bool is_cuda() const { return is_cuda_; }
   void* stream() const { return stream_; }  // cudaStream_t; null is CUDA's default stream
 
  private:
@@ -76,11 +85,26 @@ class Queue {
 // Null when the device has no room. Takes a multiple of 512 bytes.
 void* AllocateDevice(std::int64_t bytes);
 void FreeDevice(void* data);
-// The most bytes that torch's allocator had given out on the current device.
+// The most bytes that torch's allocator had given out on the current device, and what
+// AllocateShareable has given out now.
 std::int64_t DeviceBytesPeak();
 
 // Page-locks host memory for fast copies. Empty, or why it was refused.
 std::string LockHostMemory(void* data, std::size_t bytes);
-void UnlockHostMemory(void* data);
+// The same for memory that this process may only read.
+std::string LockReadOnlyHostMemory(const void* data, std::size_t bytes);
+void UnlockHostMemory(const void* data);
+
+// Device memory that other processes of this host can map (CUDA IPC). It comes from the device
+// itself, so torch's statistics do not count it. Zero-filled. Null when the device has no room.
+void* AllocateShareable(std::int64_t bytes);
+void FreeShareable(void* data, std::int64_t bytes);
+// What tells another process where such memory is. Sent as bytes.
+using DeviceHandle = std::array<std::byte, 64>;
+DeviceHandle HandleOf(void* data);
+// Maps memory of another process. It must be closed before its owner frees it. Throws
+// UnsupportedError when this device cannot reach the other.
+void* OpenPeerMemory(const DeviceHandle& handle);
+void ClosePeerMemory(void* data);
 
 }  // namespace ullage::torchx

@@ -21,6 +21,9 @@ c10::Device CurrentCuda() {
   Refuse();
 }
 
+int CudaDeviceCount() {
+  return 0;
+}
 void UseDevice(c10::Device) {}
 void PreferRepeatableKernels() {}
 
@@ -52,6 +55,9 @@ void Queue::Copy(void* to, const void* from, std::int64_t bytes) const {
 void Queue::Zero(void* to, std::int64_t bytes) const {
   if (bytes > 0) std::memset(to, 0, static_cast<std::size_t>(bytes));
 }
+void Queue::Call(std::function<void()> call) const {
+  call();
+}
 void Queue::Finish() const {}
 
 void* AllocateDevice(std::int64_t) {
@@ -64,6 +70,20 @@ std::int64_t DeviceBytesPeak() {
 std::string LockHostMemory(void*, std::size_t) {
   return WhyNoCuda();
 }
-void UnlockHostMemory(void*) {}
+std::string LockReadOnlyHostMemory(const void*, std::size_t) {
+  return WhyNoCuda();
+}
+void UnlockHostMemory(const void*) {}
+void* AllocateShareable(std::int64_t) {
+  Refuse();
+}
+void FreeShareable(void*, std::int64_t) {}
+DeviceHandle HandleOf(void*) {
+  Refuse();
+}
+void* OpenPeerMemory(const DeviceHandle&) {
+  Refuse();
+}
+void ClosePeerMemory(void*) {}
 
 }  // namespace ullage::torchx

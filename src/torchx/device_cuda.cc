@@ -6,7 +6,10 @@
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
+#include <atomic>
+#include <bit>
 #include <cstring>
+#include <memory>
 #include <mutex>
 #include <utility>
 #include <vector>
@@ -52,6 +55,11 @@ cudaEvent_t TakeEvent() {
   return event;
 }
 
+// Bytes and peak of what AllocateShareable gave out.
+std::atomic<std::int64_t> shareable_bytes{0};
+
+std::atomic<std::int64_t> shareable_bytes{0};  // of AllocateShareable
+
 cudaStream_t StreamOf(void* stream) {
   return static_cast<cudaStream_t>(stream);
 }
@@ -77,6 +85,10 @@ c10::Device CurrentCuda() {
   }
   at::globalContext().lazyInitDevice(c10::kCUDA);  // torch's allocator, among others
   return c10::Device(c10::kCUDA, c10::cuda::current_device());
+}
+
+int CudaDeviceCount() {
+  return WhyNoCuda().empty() ? c10::cuda::device_count() : 0;
 }
 
 void UseDevice(c10::Device device) {
@@ -153,6 +165,17 @@ void Queue::Zero(void* to, std::int64_t bytes) const {
   Check(cudaMemsetAsync(to, 0, size, StreamOf(stream_)), "filling with zeros");
 }
 
+void Queue::Call(std::function<void()> call) const {
+  if (!is_cuda_) return call();
+  auto held = std::make_unique<std::function<void()>>(std::move(call));
+  const auto run = [](void* data) {
+    const std::unique_ptr<std::function<void()>> taken(static_cast<std::function<void()>*>(data));
+    (*taken)();
+  };
+  Check(cudaLaunchHostFunc(StreamOf(stream_), run, held.get()), "adding a call to a queue");
+  static_cast<void>(held.release());
+}
+
 void Queue::Finish() const {
   if (is_cuda_) Check(cudaStreamSynchronize(StreamOf(stream_)), "finishing a queue");
 }
@@ -172,7 +195,8 @@ void FreeDevice(void* data) {
 std::int64_t DeviceBytesPeak() {
   const allocator::DeviceStats stats = allocator::getDeviceStats(c10::cuda::current_device());
   return stats.allocated_bytes[static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE)]
-      .peak;
+             .peak +
+         shareable_bytes;
 }
 
 std::string LockHostMemory(void* data, std::size_t bytes) {
@@ -182,8 +206,65 @@ std::string LockHostMemory(void* data, std::size_t bytes) {
   return cudaGetErrorString(error);
 }
 
-void UnlockHostMemory(void* data) {
-  if (cudaHostUnregister(data) != cudaSuccess) static_cast<void>(cudaGetLastError());
+std::string LockReadOnlyHostMemory(const void* data, std::size_t bytes) {
+  const cudaError_t error = cudaHostRegister(const_cast<void*>(data), bytes,
+                                             cudaHostRegisterPortable | cudaHostRegisterReadOnly);
+  if (error == cudaSuccess) return "";
+  static_cast<void>(cudaGetLastError());
+  return cudaGetErrorString(error);
+}
+
+void UnlockHostMemory(const void* data) {
+  if (cudaHostUnregister(const_cast<void*>(data)) != cudaSuccess) {
+    static_cast<void>(cudaGetLastError());
+  }
+}
+
+void* AllocateShareable(std::int64_t bytes) {
+  void* data = nullptr;
+  const cudaError_t error = cudaMalloc(&data, static_cast<std::size_t>(bytes));
+  if (error == cudaErrorMemoryAllocation) {
+    static_cast<void>(cudaGetLastError());
+    return nullptr;
+  }
+  Check(error, "allocating device memory that peers can read");
+  shareable_bytes += bytes;
+  Check(cudaMemset(data, 0, static_cast<std::size_t>(bytes)), "filling with zeros");
+  return data;
+}
+
+void FreeShareable(void* data, std::int64_t bytes) {
+  if (data == nullptr) return;
+  if (cudaFree(data) != cudaSuccess) static_cast<void>(cudaGetLastError());
+  shareable_bytes -= bytes;
+}
+
+DeviceHandle HandleOf(void* data) {
+  cudaIpcMemHandle_t handle;
+  static_assert(sizeof(handle) == sizeof(DeviceHandle));
+  Check(cudaIpcGetMemHandle(&handle, data), "making device memory known to peers");
+  return std::bit_cast<DeviceHandle>(handle);
+}
+
+void* OpenPeerMemory(const DeviceHandle& handle) {
+  void* data = nullptr;
+  const cudaError_t error = cudaIpcOpenMemHandle(&data, std::bit_cast<cudaIpcMemHandle_t>(handle),
+                                                 cudaIpcMemLazyEnablePeerAccess);
+  if (error != cudaSuccess) {
+    static_cast<void>(cudaGetLastError());
+    throw UnsupportedError(
+        fmt::format("the device memory of another rank cannot be mapped: CUDA says: {}",
+                    cudaGetErrorString(error)),
+        "ranks on one host need CUDA IPC between their devices: see nvidia-smi topo -p2p r, and in "
+        "containers --ipc=host");
+  }
+  return data;
+}
+
+void ClosePeerMemory(void* data) {
+  if (data != nullptr && cudaIpcCloseMemHandle(data) != cudaSuccess) {
+    static_cast<void>(cudaGetLastError());
+  }
 }
 
 }  // namespace ullage::torchx

@@ -18,10 +18,11 @@ std::vector<std::vector<float>> SumsThrough(World& world, bool collective) {
   const SumsOf sums_of = [&](int unit) { return sums[static_cast<std::size_t>(unit)].data(); };
   memory::Memory memory(memory::Place::kHost);
   {
+    Sums in_window(world.plan, world.window_plan, world.rank(), *world.window, memory);
     const auto exchange = collective
                               ? MakeCollectiveExchange(world.plan, world.comm, memory, sums_of)
                               : MakeWindowExchange(world.plan, world.window_plan, world.comm,
-                                                   *world.window, memory, sums_of);
+                                                   *world.window, memory, in_window);
     for (std::uint64_t pass = 1; pass <= 3; ++pass) {
       exchange->Begin(pass);
       for (const int unit : ExchangeOrder(world.plan)) {
@@ -41,6 +42,11 @@ std::vector<std::vector<float>> SumsThrough(World& world, bool collective) {
       }
       exchange->Finish();
       world.comm.Barrier(static_cast<std::uint32_t>(pass));  // as every Backward ends
+    }
+    for (std::size_t unit = 0; !collective && unit < sums.size(); ++unit) {
+      if (!world.plan.units[unit].unit.trainable) continue;
+      const auto* data = reinterpret_cast<const float*>(in_window.Of(static_cast<int>(unit)).data);
+      sums[unit].assign(data, data + sums[unit].size());
     }
   }
   for (const std::int64_t bytes : memory.ledger().now()) EXPECT_EQ(bytes, 0);

@@ -91,7 +91,7 @@ World::World(comm::Comm& own_comm, const WorldOptions& options) : comm(own_comm)
        Spec("f", {2, 3, 4}, dtype), Spec("empty", {0, 4}, dtype), Spec("g", {1}, dtype)},
       {comm.world_size(), comm.AllLocal()});
   window_plan = plan::MakeWindowPlan(plan);
-  window = comm.CreateWindow(window_plan.total, window_plan.words());
+  window = std::make_unique<comm::TieredWindow>(comm, window_plan, memory.device());
   reducer = std::make_unique<GradientReducer>(plan, window_plan, comm, *window, memory);
   for (const layout::ParameterSpec& spec : plan.parameters) {
     leaves.push_back(

@@ -41,7 +41,7 @@ class World {
   plan::WindowPlan window_plan;
   memory::Memory memory{memory::Place::kHost};
   memory::Ledger& ledger = memory.ledger();
-  std::unique_ptr<comm::Window> window;
+  std::unique_ptr<comm::TieredWindow> window;
   std::unique_ptr<GradientReducer> reducer;
   std::vector<at::Tensor> leaves;  // by parameter; the last but one has no elements
 

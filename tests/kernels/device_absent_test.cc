@@ -19,6 +19,7 @@ TEST(DeviceAbsent, EveryKernelSaysThatTheBuildIsWithoutCuda) {
       [] { device::StoreMaster({}, nullptr, 0, nullptr); },
       [] { device::AdoptWrites(nullptr, {}, 0, nullptr); },
       [] { device::AddToFloat(kType, nullptr, nullptr, 0, nullptr); },
+      [] { device::AddSlicesToFloat(kType, {}, nullptr, 0, nullptr); },
       [] { device::AddTo16(kType, nullptr, nullptr, 0, nullptr); },
       [] { device::Convert(kType, nullptr, kType, nullptr, 0, nullptr); },
       [] { device::ClearSquareSums(nullptr, 0, nullptr); },

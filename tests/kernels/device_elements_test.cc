@@ -1,4 +1,8 @@
 // Masters, sums, casts and dropout on the device give the bits of the host's plain reference.
+#include <fmt/format.h>
+
+#include <memory>
+
 #include "kernels/accumulate.h"
 #include "kernels/cast.h"
 #include "kernels/device.h"
@@ -82,6 +86,29 @@ TEST(DeviceSums, AddToFloatHasTheBitsOfTheHost) {
                             part.count);
       ExpectSameNumbers(sum.Host(), expected);
     });
+  }
+}
+
+TEST(DeviceSums, SlicesOfSeveralRanksAreAddedOneAfterTheOther) {
+  for (DType dtype : kTypes) {
+    for (const size_t ranks : {1u, 2u, 3u, 7u, 8u, 11u}) {
+      SCOPED_TRACE(fmt::format("{} ranks of {}", ranks, Name(dtype)));
+      for (const Part& part : AwkwardParts()) {
+        Floats expected = AnyFloats(5000, 1);
+        const DeviceArray<float> sum(expected);
+        std::vector<std::unique_ptr<DeviceArray<std::byte>>> slices;
+        std::vector<const std::byte*> pointers;
+        for (size_t rank = 0; rank < ranks; ++rank) {
+          const Bytes slice = As(dtype, AnyFloats(5000, 10 + rank));
+          reference::AddToFloat(dtype, At(dtype, slice.data(), part.begin),
+                                expected.data() + part.begin, part.count);
+          slices.push_back(std::make_unique<DeviceArray<std::byte>>(slice));
+          pointers.push_back(At(dtype, slices.back()->data(), part.begin));
+        }
+        device::AddSlicesToFloat(dtype, pointers, sum.data() + part.begin, part.count, nullptr);
+        ExpectSameNumbers(sum.Host(), expected);
+      }
+    }
   }
 }
 

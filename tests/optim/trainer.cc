@@ -82,7 +82,7 @@ Trainer::Trainer(comm::Comm& own_comm, const TrainerOptions& options, bool dry)
   add("head.bias", 1);
   plan = plan::MakePlan(settings, std::move(specs), {comm.world_size(), comm.AllLocal()});
   window_plan = plan::MakeWindowPlan(plan);
-  window = comm.CreateWindow(window_plan.total, window_plan.words());
+  window = std::make_unique<comm::TieredWindow>(comm, window_plan, memory.device());
   groups = MakeGroups(settings, {"bias$"}, plan.parameters);
   store = std::make_unique<params::ParameterStore>(plan, window_plan, comm, *window, memory);
   reducer = std::make_unique<grads::GradientReducer>(plan, window_plan, comm, *window, memory);

@@ -42,7 +42,7 @@ class Trainer {
   plan::WindowPlan window_plan;
   memory::Memory memory;
   memory::Ledger& ledger = memory.ledger();
-  std::unique_ptr<comm::Window> window;
+  std::unique_ptr<comm::TieredWindow> window;
   Groups groups;
   std::unique_ptr<params::ParameterStore> store;
   std::unique_ptr<grads::GradientReducer> reducer;

@@ -209,9 +209,9 @@ TEST(Gather, ADryRunCountsTheSameBytesAndTouchesNone) {
   const plan::Plan plan = plan::MakePlan(settings, DefaultSpecs(), {.world_size = 2});
   const plan::WindowPlan window_plan = plan::MakeWindowPlan(plan);
   memory::Memory memory(memory::Place::kHost, /*dry=*/true);
-  const auto window = comm->CreateWindow(window_plan.total, window_plan.words());
+  comm::TieredWindow window(*comm, window_plan, memory.device());
   {
-    ParameterStore store(plan, window_plan, *comm, *window, memory);
+    ParameterStore store(plan, window_plan, *comm, window, memory);
     const at::Tensor square = at::empty({16, 16}, at::kMeta).set_requires_grad(true);
     store.Bind(1, {square});
     const at::Tensor y = at::mm(square, square.t());

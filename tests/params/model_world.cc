@@ -59,7 +59,7 @@ World::World(comm::Comm& own_comm, const WorldOptions& options) : comm(own_comm)
   }
   plan = plan::MakePlan(settings, std::move(specs), {comm.world_size(), comm.AllLocal()});
   window_plan = plan::MakeWindowPlan(plan);
-  window = comm.CreateWindow(window_plan.total, window_plan.words());
+  window = std::make_unique<comm::TieredWindow>(comm, window_plan, memory.device());
   store = std::make_unique<ParameterStore>(plan, window_plan, comm, *window, memory);
   for (std::size_t p = 0; p < plan.parameters.size(); ++p) {
     const layout::ParameterSpec& spec = plan.parameters[p];

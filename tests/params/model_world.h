@@ -46,7 +46,7 @@ class World {
   plan::WindowPlan window_plan;
   memory::Memory memory{memory::Place::kHost};
   memory::Ledger& ledger = memory.ledger();
-  std::unique_ptr<comm::Window> window;
+  std::unique_ptr<comm::TieredWindow> window;
   std::unique_ptr<ParameterStore> store;
   std::vector<at::Tensor> tensors;  // by parameter
 

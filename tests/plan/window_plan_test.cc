@@ -37,20 +37,23 @@ TEST(WindowPlan, RegionsAreAlignedAndDoNotOverlap) {
         const Plan plan = MakeSmallPlan(stage, world_size, threshold);
         const WindowPlan window = MakeWindowPlan(plan);
         std::vector<std::pair<std::int64_t, std::int64_t>> regions;  // begin, end
-        const auto add = [&](std::int64_t offset, std::int64_t bytes) {
-          if (offset >= 0 && bytes > 0) regions.emplace_back(offset, offset + bytes);
+        const auto add = [&](SharedPlace place, std::int64_t bytes) {
+          EXPECT_FALSE(place.on_device);  // operators run on the host
+          if (place.exists() && bytes > 0) {
+            regions.emplace_back(place.offset, place.offset + bytes);
+          }
         };
         for (std::size_t u = 0; u < plan.units.size(); ++u) {
           add(window.weights[u], WeightBytes(plan.units[u], 0, world_size));
           add(window.sums[u], GradientBytes(plan.units[u], 0, DType::kFloat32).total());
           add(window.own_staging[u], StagingBytes(plan.units[u].unit, world_size));
-          EXPECT_EQ(window.weights[u] >= 0, world_size > 1);  // alone, nobody reads them
-          EXPECT_EQ(window.own_staging[u] >= 0, plan.units[u].own_staging);
-          EXPECT_EQ(window.sums[u] >= 0,
+          EXPECT_EQ(window.weights[u].exists(), world_size > 1);  // alone, nobody reads them
+          EXPECT_EQ(window.own_staging[u].exists(), plan.units[u].own_staging);
+          EXPECT_EQ(window.sums[u].exists(),
                     stage == 0 && world_size > 1 && plan.units[u].unit.trainable);
         }
         add(window.staging_ring, plan.staging_ring_bytes);
-        add(window.descriptors, plan.descriptor_bytes);
+        add({false, window.descriptors}, plan.descriptor_bytes);
         std::sort(regions.begin(), regions.end());
         std::int64_t end = 0;
         for (const auto& [first, last] : regions) {
@@ -58,8 +61,9 @@ TEST(WindowPlan, RegionsAreAlignedAndDoNotOverlap) {
           EXPECT_EQ(first % 64, 0);
           end = last;
         }
-        EXPECT_LE(end, window.total);
-        EXPECT_LT(window.total - end, 64);
+        EXPECT_LE(end, window.host_bytes);
+        EXPECT_LT(window.host_bytes - end, 64);
+        EXPECT_EQ(window.device_bytes, 0);
       }
     }
   }
@@ -77,15 +81,34 @@ TEST(WindowPlan, IsTheSameForEveryRank) {
   }
 }
 
+TEST(WindowPlan, OnCudaHostMemoryHasWhatIsAtHomeThereAndWhatTheCpuReads) {
+  Settings settings;
+  settings.train_micro_batch_size_per_gpu = 1;
+  settings.zero.stage = 3;
+  settings.zero.param_persistence_threshold = 0;
+  settings.zero.offload_param.device = OffloadDevice::kCpu;
+  settings.ullage.unit_size = 1;
+  const Plan plan = MakePlan(settings, {{"a", {200}, 200}, {"d", {1000}, 1000}},
+                             {.world_size = 2, .on_cuda = true});
+  const WindowPlan window = MakeWindowPlan(plan);
+  for (const SharedPlace place : window.weights) EXPECT_FALSE(place.on_device);
+  EXPECT_TRUE(window.staging_ring.on_device);
+  EXPECT_EQ(window.device_bytes, layout::RoundUp(plan.staging_ring_bytes, 512));
+  // Slices of 256 and 512 elements, then the table.
+  EXPECT_EQ(window.descriptors, 4 * (256 + 512));
+  EXPECT_EQ(window.host_bytes, window.descriptors + layout::RoundUp(plan.descriptor_bytes, 64));
+}
+
 TEST(WindowPlan, EverySignalWordHasOneMeaning) {
   const WindowPlan window = MakeWindowPlan(MakeSmallPlan(3, 2));
   ASSERT_EQ(window.units, 4);
-  std::set<int> words = {window.backward_done(), window.late_total(), window.sums_read(),
-                         window.weights_read()};
+  std::set<int> words = {window.backward_done(), window.sums_complete(), window.late_total(),
+                         window.sums_read()};
   for (int unit = 0; unit < window.units; ++unit) {
-    words.insert({window.version(unit), window.published(unit), window.consumed(unit)});
+    words.insert({window.version(unit), window.published(unit), window.consumed(unit),
+                  window.fetched(unit)});
   }
-  EXPECT_EQ(words.size(), 4u + 3u * 4u);
+  EXPECT_EQ(words.size(), 4u + 4u * 4u);
   EXPECT_EQ(*words.begin(), 0);
   EXPECT_EQ(*words.rbegin() + 1, window.words());
 }
