@@ -26,7 +26,28 @@ line() {
   [[ $verdict == ok ]] || failed=1
 }
 
-# same_bits NAME MODEL ARGUMENT... -- SETTING...: one hash for all settings.
+# on_ranks COUNT COMMAND...: one process for each rank; what they print, and whether all succeeded.
+on_ranks() {
+  local count=$1 rank store processes=() status=0
+  shift
+  if ((count == 1)); then
+    "$@"
+    return
+  fi
+  store=$(mktemp -u)
+  for ((rank = 0; rank < count; ++rank)); do
+    ULLAGE_RANK=$rank ULLAGE_WORLD_SIZE=$count ULLAGE_STORE=file:$store "$@" &
+    processes+=($!)
+  done
+  for rank in "${processes[@]}"; do
+    wait "$rank" || status=1
+  done
+  rm -f "$store"
+  return "$status"
+}
+
+# same_bits NAME MODEL ARGUMENT... -- SETTING...: one hash for all settings. SETTING@2 runs on two
+# ranks.
 same_bits() {
   local name=$1 model=$2 arguments=() setting output hash first=''
   shift 2
@@ -36,8 +57,10 @@ same_bits() {
   done
   shift
   for setting in "$@"; do
-    if ! output=$("$step" "$models/$model.json" "$settings/$setting.json" --cuda --hash \
-      "${arguments[@]}" 2>&1); then
+    local ranks=1
+    [[ $setting != *@* ]] || ranks=${setting#*@}
+    if ! output=$(on_ranks "$ranks" "$step" "$models/$model.json" \
+      "$settings/${setting%@*}.json" --cuda --hash "${arguments[@]}" 2>&1); then
       line FAILED "$name, $setting: $(head -n 1 <<<"$output")"
       return
     fi
@@ -72,4 +95,8 @@ same_bits 'BERT with dropout' bert-base --batch 16 --seq 128 --steps 10 --warmup
   resident resident_kept optimizer_on_host all_on_host
 same_bits '1B decoder, 20 steps' llama-1b --batch 8 --seq 512 --steps 20 --warmup 0 -- \
   resident resident_kept optimizer_on_host_30 optimizer_on_host all_on_host
+# Two ranks with a micro-step each do what one does in two; they share a device where there is one.
+same_bits 'tiny decoder, two ranks' llama-tiny --batch 4 --seq 128 --steps 20 --warmup 0 -- \
+  resident_x2 stage_0@2 resident@2 stage_2@2 stage_3@2 stage_2_optimizer_on_host@2 \
+  stage_3_optimizer_on_host_30@2 stage_3_optimizer_on_host@2 all_on_host@2
 exit "$failed"

@@ -47,7 +47,7 @@ class WindowExchange final : public SliceExchange {
     in_ring_.clear();
     turn_ = 0;
     consume_next_ = 0;
-    for (UnitState& unit : units_) unit.reserved = unit.sent = false;
+    for (UnitState& unit : units_) unit.reserved = unit.sent = unit.consumed = false;
   }
 
   std::byte* Reserve(int index) override {
@@ -111,6 +111,7 @@ class WindowExchange final : public SliceExchange {
     bool sent = false;
     plan::SharedPlace place;
     std::uint64_t staged_in = 0;  // the last backward pass in which it lay there
+    bool consumed = false;        // the adding of every rank's gradients has been asked for
     memory::Buffer overflow;      // its gradients while it waits for its turn
   };
 
@@ -183,16 +184,12 @@ class WindowExchange final : public SliceExchange {
       const int unit = *oldest;
       // Peers wait for this rank to consume as it waits for them.
       if (state(unit).staged_in == backward_) {
-        while (consume_next_ < order_.size() && !HasConsumed(unit)) {
+        while (consume_next_ < order_.size() && !state(unit).consumed) {
           AwaitAndConsume(order_[consume_next_]);
         }
       }
       WaitUntilConsumed(unit, state(unit).staged_in);
     }
-  }
-
-  bool HasConsumed(int index) {
-    return window_.Peek(comm_.rank(), window_plan_.consumed(index)) >= backward_;
   }
 
   void AwaitAndConsume(int index) {
@@ -224,6 +221,7 @@ class WindowExchange final : public SliceExchange {
                        comm_.rank() * unit.slice_numel * ElementBytes(unit.dtype));
     }
     sums_.AddSlices(index, slices, adding_);
+    state(index).consumed = true;
     window_.SignalAfter(adding_, window_plan_.consumed(index), backward_);
     ++consume_next_;
   }

@@ -55,9 +55,6 @@ cudaEvent_t TakeEvent() {
   return event;
 }
 
-// Bytes and peak of what AllocateShareable gave out.
-std::atomic<std::int64_t> shareable_bytes{0};
-
 std::atomic<std::int64_t> shareable_bytes{0};  // of AllocateShareable
 
 cudaStream_t StreamOf(void* stream) {

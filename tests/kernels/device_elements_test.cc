@@ -103,7 +103,8 @@ TEST(DeviceSums, SlicesOfSeveralRanksAreAddedOneAfterTheOther) {
           reference::AddToFloat(dtype, At(dtype, slice.data(), part.begin),
                                 expected.data() + part.begin, part.count);
           slices.push_back(std::make_unique<DeviceArray<std::byte>>(slice));
-          pointers.push_back(At(dtype, slices.back()->data(), part.begin));
+          pointers.push_back(
+              static_cast<const std::byte*>(At(dtype, slices.back()->data(), part.begin)));
         }
         device::AddSlicesToFloat(dtype, pointers, sum.data() + part.begin, part.count, nullptr);
         ExpectSameNumbers(sum.Host(), expected);
