@@ -2,7 +2,10 @@
 //
 //   step_benchmark CONFIG_JSON DS_CONFIG [--cuda] [--batch 16] [--seq 512] [--steps 15] [--warmup
 //   3]
-//                  [--hash]
+//                  [--hash] [--parts]
+//
+// With --parts the updates of a step, which go on beside the next forward, are given time to end
+// before it, and forward and backward are timed by themselves.
 //
 // Weights are random, and so are the tokens: speed and memory do not depend on them. Several ranks
 // are started with torchrun --no-python; the first prints. One line: median ms of a step, tokens/s,
@@ -16,6 +19,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <thread>
 
 #include "memory/process.h"
 #include "models/model.h"
@@ -29,7 +33,7 @@ using Clock = std::chrono::steady_clock;
 
 struct Arguments {
   std::string model, config;
-  bool cuda = false, hash = false;
+  bool cuda = false, hash = false, parts = false;
   std::int64_t batch = 16, sequence = 512, steps = 15, warmup = 3;
 };
 
@@ -38,7 +42,7 @@ Arguments Parse(int argc, char** argv) {
   if (argc < 3) {
     fmt::print(stderr,
                "usage: step_benchmark CONFIG_JSON DS_CONFIG [--cuda] [--batch N] [--seq N] "
-               "[--steps N] [--warmup N] [--hash]\n");
+               "[--steps N] [--warmup N] [--hash] [--parts]\n");
     std::exit(2);
   }
   arguments.model = argv[1];
@@ -48,6 +52,7 @@ Arguments Parse(int argc, char** argv) {
     const auto number = [&] { return i + 1 < argc ? std::atoll(argv[++i]) : 0; };
     if (name == "--cuda") arguments.cuda = true;
     if (name == "--hash") arguments.hash = true;
+    if (name == "--parts") arguments.parts = true;
     if (name == "--batch") arguments.batch = number();
     if (name == "--seq") arguments.sequence = number();
     if (name == "--steps") arguments.steps = number();
@@ -99,10 +104,14 @@ int main(int argc, char** argv) try {
   const double load_s = std::chrono::duration<double>(Clock::now() - start).count();
 
   const std::int64_t micro_steps = engine.batch_sizes().accumulation_steps;
-  std::vector<double> times;
+  std::vector<double> times, part_times;
   double loss_value = 0, grad_norm = 0;
   for (std::int64_t step = 0; step < arguments.steps + arguments.warmup; ++step) {
+    if (arguments.parts) std::this_thread::sleep_for(std::chrono::seconds(4));
     const auto begin = Clock::now();
+    const auto milliseconds = [&begin] {
+      return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
+    };
     at::Tensor loss;
     for (std::int64_t m = 0; m < micro_steps; ++m) {
       const at::Tensor ids =
@@ -120,11 +129,15 @@ int main(int argc, char** argv) try {
       loss = engine.Forward([&] { return model->Loss(batch).loss / count; });
       engine.Backward(loss);
     }
+    if (arguments.parts && arguments.cuda) {
+      ullage::torchx::Queue::OfOperators(device).Finish();
+      if (step >= arguments.warmup) part_times.push_back(milliseconds());
+    }
     grad_norm = engine.Step().grad_norm;
     loss_value = loss.item<double>();
     if (arguments.cuda) ullage::torchx::Queue::OfOperators(device).Finish();
     if (step >= arguments.warmup) {
-      times.push_back(std::chrono::duration<double, std::milli>(Clock::now() - begin).count());
+      times.push_back(milliseconds());
     }
   }
   const std::string hash = arguments.hash ? engine.ParametersSha256() : "";  // by all ranks
@@ -143,6 +156,10 @@ int main(int argc, char** argv) try {
       static_cast<double>(arguments.cuda ? ullage::torchx::DeviceBytesPeak() : 0) / kGiB,
       static_cast<double>(ullage::memory::PeakResidentBytes()) / kGiB, load_s, loss_value,
       grad_norm);
+  if (!part_times.empty()) {
+    fmt::print("     forward and backward: median {:.1f} ms (least {:.1f})\n", Median(part_times),
+               *std::ranges::min_element(part_times));
+  }
   const ullage::EngineStatistics statistics = engine.statistics();
   fmt::print("     gathers {} ahead {} overflows {}\n", statistics.gathers,
              statistics.gathered_ahead, statistics.gather_overflows);

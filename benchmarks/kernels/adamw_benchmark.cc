@@ -1,8 +1,10 @@
 // Elements per second of AdamW on a slice, beside torch._fused_adamw_ in the same process.
 //
-// Each repetition runs all variants once, on one thread, in an order that alternates, so that
-// noise of the machine falls on all of them alike, and is timed by the thread's CPU clock, which
-// stops while another process has the core. The ratios are medians over the repetitions of the
+//   adamw_benchmark [--benchmark_...]        ULLAGE_THREADS=16 adamw_benchmark ...
+//
+// Each repetition runs all variants once in an order that alternates, so that noise of the machine
+// falls on all of them alike. One thread is timed by its CPU clock, which stops while another
+// process has the core; several by the wall. The ratios are medians over the repetitions of the
 // ratio within one repetition; the rates are medians too.
 #include <ATen/Parallel.h>
 #include <ATen/ops/_fused_adamw.h>
@@ -13,11 +15,13 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <ctime>
 #include <functional>
 #include <string>
 #include <vector>
 
+#include "base/parallel.h"
 #include "kernels/adamw.h"
 #include "kernels/targets.h"
 
@@ -28,12 +32,20 @@ using ullage::kernels::AdamW;
 using ullage::kernels::AdamWStep;
 using ullage::kernels::WeightRange;
 
-constexpr int64_t kElements = int64_t{1} << 24;  // 64 MiB an fp32 array: far beyond the caches
+int Threads() {
+  const char* threads = std::getenv("ULLAGE_THREADS");
+  return threads == nullptr ? 1 : std::max(1, std::atoi(threads));
+}
+
+// 64 MiB an fp32 array for one thread, 1 GiB for several: far beyond the caches.
+int64_t Elements() {
+  return int64_t{1} << (Threads() == 1 ? 24 : 28);
+}
 
 struct State {
-  at::Tensor master = at::randn({kElements});
-  at::Tensor exp_avg = at::zeros({kElements});
-  at::Tensor exp_avg_sq = at::zeros({kElements});
+  at::Tensor master = at::randn({Elements()});
+  at::Tensor exp_avg = at::zeros({Elements()});
+  at::Tensor exp_avg_sq = at::zeros({Elements()});
 };
 
 AdamWStep Step() {
@@ -46,12 +58,12 @@ AdamWStep Step() {
 
 class Variants {
  public:
-  Variants() : gradient_(at::randn({kElements})), t_(at::ones({}).mul_(100)) {
+  Variants() : gradient_(at::randn({Elements()})), t_(at::ones({}).mul_(100)) {
     gradient16_ = gradient_.to(at::kBFloat16);
     weight16_ = ours_.master.to(at::kBFloat16);
-    extension_ = at::zeros({kElements}, at::kShort);
+    extension_ = at::zeros({Elements()}, at::kShort);
     torch_weight16_ = weight16_.clone();
-    unpacked_ = at::zeros({kElements});
+    unpacked_ = at::zeros({Elements()});
   }
 
   void OursFloat() { Ours({DType::kFloat32, ours_.master.mutable_data_ptr()}, gradient_); }
@@ -72,9 +84,14 @@ class Variants {
  private:
   void Ours(const WeightRange& weights, const at::Tensor& gradient) {
     const DType dtype = gradient.scalar_type() == at::kFloat ? DType::kFloat32 : DType::kBFloat16;
-    AdamW(Step(), weights, dtype, gradient.const_data_ptr(),
-          ours_.exp_avg.mutable_data_ptr<float>(), ours_.exp_avg_sq.mutable_data_ptr<float>(),
-          kElements);
+    const auto* gradients = static_cast<const std::byte*>(gradient.const_data_ptr());
+    // The grain of the optimizer on slices.
+    ullage::ParallelFor(0, Elements(), 1 << 16, [&](int64_t first, int64_t last) {
+      AdamW(Step(), ullage::kernels::Skip(weights, first), dtype,
+            gradients + first * ullage::ElementBytes(dtype),
+            ours_.exp_avg.mutable_data_ptr<float>() + first,
+            ours_.exp_avg_sq.mutable_data_ptr<float>() + first, last - first);
+    });
   }
 
   void Torch(const at::Tensor& gradient) {
@@ -86,9 +103,9 @@ class Variants {
   at::Tensor gradient_, gradient16_, weight16_, extension_, torch_weight16_, unpacked_, t_;
 };
 
-double ThreadSeconds() {
+double Seconds() {
   timespec now{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  clock_gettime(Threads() == 1 ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &now);
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
@@ -117,14 +134,16 @@ void BM_AdamW(benchmark::State& state) {
   for (auto _ : state) {
     for (size_t i = 0; i < run.size(); ++i) {
       const size_t which = forwards ? i : run.size() - 1 - i;
-      const double start = ThreadSeconds();
+      const double start = Seconds();
       run[which]();
-      seconds[which].push_back(ThreadSeconds() - start);
+      seconds[which].push_back(Seconds() - start);
     }
     forwards = !forwards;
   }
 
-  const auto rate = [&](size_t which) { return kElements / Median(seconds[which]); };
+  const auto rate = [&](size_t which) {
+    return static_cast<double>(Elements()) / Median(seconds[which]);
+  };
   state.counters["torch_fp32"] = rate(1);
   state.counters["ours_fp32"] = rate(0);
   state.counters["ours_bf16_gradient"] = rate(4);
@@ -142,7 +161,8 @@ BENCHMARK(BM_AdamW)->Iterations(31)->Unit(benchmark::kMillisecond);
 }  // namespace
 
 int main(int argc, char** argv) {
-  at::set_num_threads(1);
+  at::set_num_threads(Threads());
+  ullage::SetWorkers(Threads());
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
   benchmark::RunSpecifiedBenchmarks();
