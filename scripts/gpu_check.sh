@@ -5,6 +5,7 @@
 #   scripts/gpu_check.sh [BIN_DIR]    (default: build/device, made by
 #                                      cmake --preset device -DULLAGE_BENCHMARKS=ON)
 #
+# State on disk goes to $ULLAGE_DISK (default: /tmp).
 # BIN_DIR may also be a folder that holds kernels_device_test and step_benchmark, carried here from
 # the machine that built them.
 set -euo pipefail
@@ -13,6 +14,8 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
 bin=${1:-$root/build/device}
 models=$root/benchmarks/engine/models
 settings=$root/benchmarks/engine/settings
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
 failed=0
 
 program() {
@@ -59,8 +62,10 @@ same_bits() {
   for setting in "$@"; do
     local ranks=1
     [[ $setting != *@* ]] || ranks=${setting#*@}
-    if ! output=$(on_ranks "$ranks" "$step" "$models/$model.json" \
-      "$settings/${setting%@*}.json" --cuda --hash "${arguments[@]}" 2>&1); then
+    sed "s|\"nvme_path\": \"/tmp\"|\"nvme_path\": \"${ULLAGE_DISK:-/tmp}\"|" \
+      "$settings/${setting%@*}.json" >"$scratch/setting.json"
+    if ! output=$(on_ranks "$ranks" "$step" "$models/$model.json" "$scratch/setting.json" \
+      --cuda --hash "${arguments[@]}" 2>&1); then
       line FAILED "$name, $setting: $(head -n 1 <<<"$output")"
       return
     fi
@@ -88,13 +93,16 @@ else
 fi
 same_bits 'tiny decoder, 20 steps' llama-tiny --batch 4 --seq 128 --steps 20 --warmup 0 -- \
   resident optimizer_on_host_30 optimizer_on_host_70 optimizer_on_host parameters_on_host \
-  all_on_host all_on_host_no_prefetch
+  all_on_host all_on_host_no_prefetch optimizer_on_disk_50 optimizer_on_disk \
+  all_on_host_optimizer_on_disk
 same_bits 'tiny decoder, four micro-steps' llama-tiny --batch 4 --seq 128 --steps 20 --warmup 0 -- \
-  resident_x4 optimizer_on_host_30_x4 optimizer_on_host_x4 all_on_host_x4
+  resident_x4 optimizer_on_host_30_x4 optimizer_on_host_x4 all_on_host_x4 \
+  optimizer_on_disk_x4
 same_bits 'BERT with dropout' bert-base --batch 16 --seq 128 --steps 10 --warmup 0 -- \
-  resident resident_kept optimizer_on_host all_on_host
+  resident resident_kept optimizer_on_host all_on_host optimizer_on_disk
 same_bits '1B decoder, 20 steps' llama-1b --batch 8 --seq 512 --steps 20 --warmup 0 -- \
-  resident resident_kept optimizer_on_host_30 optimizer_on_host all_on_host
+  resident resident_kept optimizer_on_host_30 optimizer_on_host all_on_host \
+  optimizer_on_disk
 # Two ranks with a micro-step each do what one does in two; they share a device where there is one.
 same_bits 'tiny decoder, two ranks' llama-tiny --batch 4 --seq 128 --steps 20 --warmup 0 -- \
   resident_x2 stage_0@2 resident@2 stage_2@2 stage_3@2 stage_2_optimizer_on_host@2 \

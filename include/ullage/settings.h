@@ -29,7 +29,7 @@ struct LossScaleSettings {
 enum class OffloadDevice : std::uint8_t { kNone, kCpu, kNvme };
 
 // What is kept off the device. Slower, since it has to cross; the result stays the same, bit for
-// bit. A file's "nvme" is refused in this release.
+// bit. "nvme" is for the optimizer alone in this release.
 struct OffloadSettings {
   OffloadDevice device = OffloadDevice::kNone;
   // Page-lock the host memory: copies to and from a GPU are faster and do not stop it. Turn it off
@@ -38,7 +38,10 @@ struct OffloadSettings {
   // offload_optimizer only: the share of the optimizer state that is moved, 0 to 1. Lower it as far
   // as the device has room: what stays there is updated faster.
   double ratio = 1.0;
-  std::string nvme_path;  // Only with kNvme.
+  // Only with kNvme, offload_optimizer: an existing folder on a local disk, where each rank keeps
+  // masters and moments in a file of its own for as long as it runs; gradient sums and the weights
+  // that are updated stay in host memory. Empty: ullage.disk.path.
+  std::string nvme_path;
 };
 
 // ZeRO: what each rank keeps only a part of. All sizes are upper bounds; the engine never
@@ -129,8 +132,10 @@ struct UllageSettings {
       std::nullopt;  // bytes this process may hold on its device
   std::optional<std::int64_t> host_memory =
       std::nullopt;  // bytes this process may hold in host memory
-  std::optional<std::string> disk_path = std::nullopt;    // "disk": {"path": ..., "limit": ...}
-  std::optional<std::int64_t> disk_limit = std::nullopt;  // bytes
+  // "disk": {"path": ..., "limit": ...}. The folder of what is moved to disk, where the offload
+  // section names none; and the bytes that a rank may have there at most.
+  std::optional<std::string> disk_path = std::nullopt;
+  std::optional<std::int64_t> disk_limit = std::nullopt;
   // Parameters are gathered in units of consecutive parameters of about this many bytes. Unless it
   // is given, small models use less: a sixteenth of their weights, but at least 1 MiB. Smaller
   // units need less memory for gathered parameters, larger ones fewer and longer copies.

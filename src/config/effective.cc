@@ -112,6 +112,9 @@ void AddOffload(const ZeroSettings& zero, Rows& rows) {
     rows.Add(optimizer + "pin_memory", zero.offload_optimizer.pin_memory);
     rows.Add(optimizer + "ratio", zero.offload_optimizer.ratio);
   }
+  if (!zero.offload_optimizer.nvme_path.empty()) {
+    rows.Add(optimizer + "nvme_path", zero.offload_optimizer.nvme_path);
+  }
   const std::string param = "zero_optimization.offload_param.";
   rows.Add(param + "device", Name(zero.offload_param.device));
   if (zero.offload_param.device != OffloadDevice::kNone) {
@@ -227,6 +230,8 @@ std::string Describe(const ParameterGroupSettings& group) {
 }
 
 void AddUllage(const UllageSettings& ullage, Rows& rows) {
+  if (ullage.disk_path) rows.Add("ullage.disk.path", *ullage.disk_path);
+  if (ullage.disk_limit) rows.Add("ullage.disk.limit", FormatBytes(*ullage.disk_limit));
   rows.Add("ullage.unit_size", FormatBytes(ullage.unit_size));
   rows.Add("ullage.timeout_seconds", fmt::format("{} s", ullage.timeout_seconds));
   rows.Add("ullage.reduce", "exact");

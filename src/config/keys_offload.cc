@@ -10,7 +10,10 @@ using enum ValueKind;
 constexpr std::string_view kStateDevice = "zero_optimization.offload_optimizer.device";
 constexpr std::string_view kParamDevice = "zero_optimization.offload_param.device";
 
-constexpr std::string_view kNoDisk = "nothing is moved to disk";
+constexpr std::string_view kNoWeightsOnDisk = "weights are not moved to disk";
+constexpr std::string_view kDiskOverlaps =
+    "state on disk is always read ahead of its update and written behind it";
+constexpr std::string_view kDiskRequests = "the engine chooses size and number of disk requests";
 constexpr std::string_view kPlannedBuffers = "buffers have the number and size that the plan says";
 
 constexpr KeyInfo kKeys[] = {
@@ -18,12 +21,7 @@ constexpr KeyInfo kKeys[] = {
     {.path = kStateDevice, .kind = kString, .words = "none|cpu|nvme"},
     {.path = "zero_optimization.offload_optimizer.pin_memory", .kind = kBool},
     {.path = "zero_optimization.offload_optimizer.ratio", .kind = kNumber, .min = 0, .max = 1},
-    {.path = "zero_optimization.offload_optimizer.nvme_path",
-     .standing = kNoEffect,
-     .kind = kString,
-     .nullable = true,
-     .reason = kNoDisk,
-     .detail_of = kStateDevice},
+    {.path = "zero_optimization.offload_optimizer.nvme_path", .kind = kString, .nullable = true},
     {.path = "zero_optimization.offload_optimizer.buffer_count",
      .standing = kNoEffect,
      .kind = kInteger,
@@ -33,17 +31,17 @@ constexpr KeyInfo kKeys[] = {
     {.path = "zero_optimization.offload_optimizer.pipeline_read",
      .standing = kNoEffect,
      .kind = kBool,
-     .reason = kNoDisk,
+     .reason = kDiskOverlaps,
      .detail_of = kStateDevice},
     {.path = "zero_optimization.offload_optimizer.pipeline_write",
      .standing = kNoEffect,
      .kind = kBool,
-     .reason = kNoDisk,
+     .reason = kDiskOverlaps,
      .detail_of = kStateDevice},
     {.path = "zero_optimization.offload_optimizer.fast_init",
      .standing = kNoEffect,
      .kind = kBool,
-     .reason = kNoDisk,
+     .reason = "moments start as zeros, which the file holds without being written",
      .detail_of = kStateDevice},
     {.path = "zero_optimization.offload_optimizer.super_offload",
      .standing = kNotOffered,
@@ -65,7 +63,7 @@ constexpr KeyInfo kKeys[] = {
      .standing = kNoEffect,
      .kind = kString,
      .nullable = true,
-     .reason = kNoDisk,
+     .reason = kNoWeightsOnDisk,
      .detail_of = kParamDevice},
     {.path = "zero_optimization.offload_param.buffer_count",
      .standing = kNoEffect,
@@ -83,7 +81,7 @@ constexpr KeyInfo kKeys[] = {
      .standing = kNoEffect,
      .kind = kInteger,
      .min = 0,
-     .reason = kNoDisk,
+     .reason = kNoWeightsOnDisk,
      .detail_of = kParamDevice},
 
     // The old names of the sections; the reader restates them.
@@ -100,20 +98,20 @@ constexpr KeyInfo kKeys[] = {
      .standing = kNoEffect,
      .kind = kInteger,
      .min = 1,
-     .reason = kNoDisk},
+     .reason = kDiskRequests},
     {.path = "aio.queue_depth",
      .standing = kNoEffect,
      .kind = kInteger,
      .min = 1,
-     .reason = kNoDisk},
+     .reason = kDiskRequests},
     {.path = "aio.intra_op_parallelism",
      .standing = kNoEffect,
      .kind = kInteger,
      .min = 1,
-     .reason = kNoDisk},
-    {.path = "aio.single_submit", .standing = kNoEffect, .kind = kBool, .reason = kNoDisk},
-    {.path = "aio.overlap_events", .standing = kNoEffect, .kind = kBool, .reason = kNoDisk},
-    {.path = "aio.use_gds", .standing = kNoEffect, .kind = kBool, .reason = kNoDisk},
+     .reason = kDiskRequests},
+    {.path = "aio.single_submit", .standing = kNoEffect, .kind = kBool, .reason = kDiskRequests},
+    {.path = "aio.overlap_events", .standing = kNoEffect, .kind = kBool, .reason = kDiskRequests},
+    {.path = "aio.use_gds", .standing = kNoEffect, .kind = kBool, .reason = kDiskRequests},
 
     // The section as such turns recompute on.
     {.path = "activation_checkpointing"},

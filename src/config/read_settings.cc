@@ -157,6 +157,8 @@ void ReadUllage(const FlatSettings& file, UllageSettings& ullage) {
   file.Read("ullage.timeout_seconds", ullage.timeout_seconds);
   ReadOptional(file, "ullage.no_decay", ullage.no_decay);
   ReadGroups(file, ullage.parameter_groups);
+  ReadOptional(file, "ullage.disk.path", ullage.disk_path);
+  ReadOptional(file, "ullage.disk.limit", ullage.disk_limit);
 }
 
 bool ReadRecompute(FlatSettings& file) {

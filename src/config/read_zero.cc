@@ -11,6 +11,7 @@ namespace ullage::config {
 namespace {
 
 const std::string kSection = "zero_optimization.";
+constexpr std::string_view kNothingOnDisk = "nothing is moved to disk";
 
 // The forms that the section had before its present one.
 void RestateOldForms(FlatSettings& file) {
@@ -32,14 +33,16 @@ void RestateOldForms(FlatSettings& file) {
 }
 
 // `first_stage` is the lowest at which there is anything to move.
-OffloadSettings ReadOffload(const FlatSettings& file, const std::string& section, int stage,
+OffloadSettings ReadOffload(FlatSettings& file, const std::string& section, int stage,
                             int first_stage) {
   OffloadSettings offload;
   const FlatValue* device = file.Find(section + ".device");
   if (device == nullptr || device->value == "none") return offload;
-  if (device->value == "nvme") {
+  const bool to_disk = device->value == "nvme";
+  const bool is_optimizer = first_stage == 1;
+  if (to_disk && !is_optimizer) {
     throw UnsupportedError(
-        fmt::format("{}: \"nvme\" is recognised but not offered yet: nothing is moved to disk",
+        fmt::format("{}: \"nvme\" is recognised but not offered yet: weights are not moved to disk",
                     device->written),
         "set it to \"cpu\" or \"none\"");
   }
@@ -51,10 +54,35 @@ OffloadSettings ReadOffload(const FlatSettings& file, const std::string& section
         fmt::format("set {}stage to {}, which works on one rank too, or remove {}", kSection,
                     last ? "3" : "1, 2 or 3", device->written));
   }
-  offload.device = OffloadDevice::kCpu;
+  offload.device = to_disk ? OffloadDevice::kNvme : OffloadDevice::kCpu;
   file.Read(section + ".pin_memory", offload.pin_memory);
   file.Read(section + ".ratio", offload.ratio);
+  if (!is_optimizer) return offload;
+  const FlatValue* path = file.Find(section + ".nvme_path");
+  if (to_disk) {
+    if (path == nullptr && !file.Has("ullage.disk.path")) {
+      throw ConfigError(fmt::format("{}: \"nvme\" needs a folder, and {}.nvme_path names none",
+                                    device->written, section),
+                        "name an existing folder on a fast local disk there");
+    }
+    file.Read(section + ".nvme_path", offload.nvme_path);
+  } else if (path != nullptr) {
+    file.AddNoEffect(path->written, kNothingOnDisk);
+  }
   return offload;
+}
+
+// The folder and the limit of ullage.disk, where they change nothing.
+void NoteIdleDiskKeys(FlatSettings& file, const OffloadSettings& offload) {
+  const bool to_disk = offload.device == OffloadDevice::kNvme;
+  for (const char* key : {"ullage.disk.path", "ullage.disk.limit"}) {
+    const FlatValue* found = file.Find(key);
+    if (found != nullptr && !to_disk) file.AddNoEffect(found->written, kNothingOnDisk);
+  }
+  const FlatValue* path = file.Find("ullage.disk.path");
+  if (path != nullptr && to_disk && !offload.nvme_path.empty()) {
+    file.AddNoEffect(path->written, kSection + "offload_optimizer.nvme_path names the folder");
+  }
 }
 
 }  // namespace
@@ -73,6 +101,7 @@ ZeroSettings ReadZero(FlatSettings& file) {
   }
   zero.offload_optimizer = ReadOffload(file, kSection + "offload_optimizer", zero.stage, 1);
   zero.offload_param = ReadOffload(file, kSection + "offload_param", zero.stage, 3);
+  NoteIdleDiskKeys(file, zero.offload_optimizer);
   return zero;
 }
 

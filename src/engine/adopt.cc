@@ -8,6 +8,7 @@
 #include <exception>
 #include <numeric>
 
+#include "base/bytes.h"
 #include "base/parallel.h"
 #include "engine/core.h"
 #include "torchx/device.h"
@@ -225,8 +226,10 @@ Engine::Core::Core(const ParameterList& list, Settings given, std::shared_ptr<Ra
     gradients =
         std::make_unique<grads::GradientReducer>(plan, window_plan, comm(), *window, memory);
     norm = std::make_unique<optim::NormMeter>(plan, *gradients, comm(), memory);
+    disk_state = std::make_unique<optim::DiskState>(plan, ranks->rank(), StatePlace(), memory);
+    NoteStateOnDisk();
     optimizer = std::make_unique<optim::SliceOptimizer>(plan, settings.optimizer, groups, *store,
-                                                        *gradients, comm(), memory);
+                                                        *gradients, *disk_state, comm(), memory);
     host_updates =
         std::make_unique<optim::HostUpdates>(plan, *store, *gradients, *optimizer, memory);
     store->OnWrite([this](int unit, std::int64_t first, std::int64_t numel, const void* before) {
@@ -257,6 +260,25 @@ void Engine::Core::AllocateArena() {
   memory.UseHostArena([this](std::int64_t wanted) {
     return arena->data() + arena->Allocate(wanted, layout::kAlignment);
   });
+}
+
+void Engine::Core::NoteStateOnDisk() {
+  if (settings.zero.offload_optimizer.device != OffloadDevice::kNvme) return;
+  const plan::TagBytes bytes = plan.BytesOfRank(ranks->rank(), plan::Tier::kDisk);
+  const std::int64_t all = std::accumulate(bytes.begin(), bytes.end(), std::int64_t{0});
+  notes.push_back(all > 0 ? fmt::format("optimizer state on disk: {} of each rank in {}",
+                                        FormatBytes(all), StatePlace().folder)
+                          : "optimizer state on disk: none, because this optimizer keeps no state "
+                            "beside the weights, or offload_optimizer.ratio moves none");
+}
+
+optim::DiskPlace Engine::Core::StatePlace() const {
+  const std::string& folder = settings.zero.offload_optimizer.nvme_path;
+  const UllageSettings& ullage = settings.ullage;
+  if (folder.empty() && ullage.disk_path) {
+    return {*ullage.disk_path, "ullage.disk.path", ullage.disk_limit};
+  }
+  return {folder, "zero_optimization.offload_optimizer.nvme_path", ullage.disk_limit};
 }
 
 Engine::Core::~Core() {

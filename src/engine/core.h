@@ -10,6 +10,7 @@
 #include "engine/parameter_list.h"
 #include "grads/gradient_reducer.h"
 #include "memory/buffer.h"
+#include "optim/disk_state.h"
 #include "optim/gradient_norm.h"
 #include "optim/host_updates.h"
 #include "optim/loss_scale.h"
@@ -30,6 +31,8 @@ struct Engine::Core {
 
   comm::Comm& comm() { return ranks->comm(); }
   void AllocateArena();
+  optim::DiskPlace StatePlace() const;
+  void NoteStateOnDisk();
   double accumulation() const {
     return static_cast<double>(batch_sizes.accumulation_steps) * ranks->world_size();
   }
@@ -62,6 +65,7 @@ struct Engine::Core {
   std::unique_ptr<params::ParameterStore> store;
   std::unique_ptr<grads::GradientReducer> gradients;
   std::unique_ptr<optim::NormMeter> norm;
+  std::unique_ptr<optim::DiskState> disk_state;
   std::unique_ptr<optim::SliceOptimizer> optimizer;
   std::unique_ptr<optim::HostUpdates> host_updates;
 

@@ -21,6 +21,7 @@ using memory::PhaseScope;
 at::Tensor Engine::Forward(const std::function<at::Tensor()>& forward) {
   Core& core = *core_;
   PhaseScope phase(core.memory.ledger(), Phase::kForward);
+  core.disk_state->CheckIntact();
   core.store->CheckBindings();
   const auto step = static_cast<std::uint64_t>(core.applied_steps + core.skipped_steps);
   const auto index =
@@ -112,9 +113,13 @@ StepResult Engine::Step() {
     core.store->BeginUpdate();
     for (std::size_t u = 0; u < core.plan.units.size(); ++u) {
       const int unit = static_cast<int>(u);
-      if (!core.plan.units[u].unit.trainable || core.plan.IsUpdatedBeside(unit)) continue;
+      const plan::UnitPlan& plan = core.plan.units[u];
+      if (!plan.unit.trainable || plan.state_on_disk || core.plan.IsUpdatedBeside(unit)) continue;
       core.optimizer->Update(unit, parameters);
       core.store->Publish(unit);
+    }
+    if (!core.plan.on_cuda) {
+      core.optimizer->UpdateOnDisk(parameters, [&](int unit) { core.store->Publish(unit); });
     }
     core.host_updates->Start(parameters);
     core.store->EndUpdate();

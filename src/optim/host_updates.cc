@@ -18,12 +18,17 @@ HostUpdates::HostUpdates(const plan::Plan& plan, params::ParameterStore& weights
       down_(torchx::Queue::Beside(memory.device())),
       slots_(memory.Allocate(memory::Tag::kBuckets, {plan.stream_bytes, 0})) {
   for (std::size_t u = 0; u < plan.units.size(); ++u) {
-    if (plan.IsUpdatedBeside(static_cast<int>(u))) units_.push_back(static_cast<int>(u));
+    if (!plan.IsUpdatedBeside(static_cast<int>(u))) continue;
+    (plan.units[u].state_on_disk ? on_disk_ : units_).push_back(static_cast<int>(u));
   }
   next_ = units_.size();
-  if (units_.empty() || memory.is_dry()) return;
-  threads_.emplace_back([this] { Serve(/*streamed=*/false); });
-  if (!slots_.empty()) threads_.emplace_back([this] { Serve(/*streamed=*/true); });
+  if (memory.is_dry()) return;
+  const auto serve = [this](void (HostUpdates::*update)()) {
+    threads_.emplace_back([this, update] { Serve([this, update] { (this->*update)(); }); });
+  };
+  if (!units_.empty()) serve(&HostUpdates::UpdateOnHost);
+  if (!slots_.empty()) serve(&HostUpdates::UpdateStreamed);
+  if (!on_disk_.empty()) serve(&HostUpdates::UpdateOnDisk);
 }
 
 HostUpdates::~HostUpdates() {
@@ -39,6 +44,7 @@ void HostUpdates::Start(const StepParameters& step) {
   if (threads_.empty()) return;
   Finish();
   for (const int unit : units_) weights_.AnnounceUpdate(unit);
+  for (const int unit : on_disk_) weights_.AnnounceUpdate(unit);
   {
     std::lock_guard lock(mutex_);
     step_ = step;
@@ -62,7 +68,24 @@ bool HostUpdates::Take(int& unit) {
   return true;
 }
 
-void HostUpdates::Serve(bool streamed) {
+void HostUpdates::UpdateOnHost() {
+  for (int unit = -1; Take(unit);) {
+    optimizer_.Update(unit, step_);
+    Publish(unit);
+  }
+}
+
+void HostUpdates::UpdateStreamed() {
+  std::deque<Flight> flights;
+  for (int unit = -1; Take(unit);) StreamUnit(unit, flights);
+  for (Flight& flight : flights) Land(std::move(flight));
+}
+
+void HostUpdates::UpdateOnDisk() {
+  optimizer_.UpdateOnDisk(step_, [this](int unit) { Publish(unit); });
+}
+
+void HostUpdates::Serve(const std::function<void()>& update) {
   torchx::UseDevice(memory_.device());
   std::uint64_t seen = 0;
   while (true) {
@@ -73,17 +96,7 @@ void HostUpdates::Serve(bool streamed) {
       seen = round_;
     }
     try {
-      int unit = -1;
-      std::deque<Flight> flights;
-      while (Take(unit)) {
-        if (streamed) {
-          StreamUnit(unit, flights);
-        } else {
-          optimizer_.Update(unit, step_);
-          Publish(unit);
-        }
-      }
-      for (Flight& flight : flights) Land(std::move(flight));
+      update();
     } catch (const std::exception& error) {
       weights_.FailUpdates(error.what());
       std::lock_guard lock(mutex_);

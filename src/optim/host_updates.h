@@ -1,11 +1,13 @@
 // Updating state that lies on the host while the device goes on: the host's cores take one unit
 // after the other, and so does the device, through which the state of others is streamed. Each
-// takes the next unit when it is done with the last, so that both end together.
+// takes the next unit when it is done with the last, so that both end together. Units whose state
+// is on disk have a thread of their own, which uses the host's cores, too.
 #pragma once
 
 #include <condition_variable>
 #include <deque>
 #include <exception>
+#include <functional>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -40,8 +42,11 @@ class HostUpdates {
     torchx::Event arrived;
   };
 
-  void Serve(bool streamed);
+  void Serve(const std::function<void()>& update);
   bool Take(int& unit);
+  void UpdateOnHost();
+  void UpdateStreamed();
+  void UpdateOnDisk();
   void StreamUnit(int unit, std::deque<Flight>& flights);
   void StreamPart(int unit, std::int64_t begin, std::int64_t end, std::byte* slot);
   void Land(Flight flight);
@@ -55,7 +60,8 @@ class HostUpdates {
   const torchx::Queue up_, compute_, down_;
   memory::Buffer slots_;    // plan::kStreamSlots parts of units with all their state
   std::int64_t parts_ = 0;  // streamed so far
-  std::vector<int> units_;
+  std::vector<int> units_;  // in the order in which they are taken
+  std::vector<int> on_disk_;
 
   std::mutex mutex_;
   std::condition_variable changed_;

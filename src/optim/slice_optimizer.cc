@@ -16,13 +16,14 @@ constexpr std::int64_t kGrain = 1 << 16;  // elements for one thread
 
 SliceOptimizer::SliceOptimizer(const plan::Plan& plan, const OptimizerSettings& settings,
                                const Groups& groups, params::ParameterStore& weights,
-                               grads::GradientReducer& gradients, comm::Comm& comm,
+                               grads::GradientReducer& gradients, DiskState& disk, comm::Comm& comm,
                                memory::Memory& memory)
     : plan_(plan),
       settings_(settings),
       groups_(groups),
       weights_(weights),
       gradients_(gradients),
+      disk_(disk),
       comm_(comm),
       memory_(memory),
       units_(plan.units.size()),
@@ -32,12 +33,13 @@ SliceOptimizer::SliceOptimizer(const plan::Plan& plan, const OptimizerSettings& 
     UnitState& state = units_[u];
     if (unit.state == plan::StateShare::kNone) continue;
     state.numel = plan.HeldNumel(static_cast<int>(u));
+    state.segments = MakeSegments(static_cast<int>(u));
+    if (unit.state_on_disk) continue;
     state.extension = memory.Allocate(
         memory::Tag::kMaster, plan::MasterBytes(unit, comm.rank(), plan.world_size), unit.home);
     state.moments = memory.Allocate(
         memory::Tag::kMoments, plan::MomentBytes(unit, comm.rank(), plan.world_size, plan.moments),
         unit.home);
-    state.segments = MakeSegments(static_cast<int>(u));
   }
 }
 
@@ -71,6 +73,21 @@ kernels::WeightRange SliceOptimizer::Range(int index, std::int64_t first) const 
                        first);
 }
 
+void SliceOptimizer::ForEachRange(
+    int index, std::int64_t first, std::int64_t numel, DiskAccess access,
+    const std::function<void(const kernels::WeightRange&, std::int64_t, std::int64_t)>& body) {
+  kernels::WeightRange range = Range(index, first);
+  if (!unit_plan(index).state_on_disk || MasterExtensionBytes(range.dtype) == 0) {
+    return body(range, 0, numel);
+  }
+  disk_.Visit(index, DiskArray::kExtension, first, numel, access,
+              [&](std::int64_t at, std::int64_t count, std::byte* extension) {
+                range = Range(index, at);
+                range.extension = extension;
+                body(range, at - first, count);
+              });
+}
+
 void SliceOptimizer::StoreMaster(int index, std::int64_t first, std::span<const float> values) {
   weights_.AwaitUpdate(index);
   const kernels::WeightRange range = Range(index, first);
@@ -80,7 +97,10 @@ void SliceOptimizer::StoreMaster(int index, std::int64_t first, std::span<const 
     if (frozen) {
       kernels::Convert(DType::kFloat32, values.data(), range.dtype, range.weight, numel);
     } else {
-      kernels::StoreMaster(range, values.data(), numel);
+      ForEachRange(index, first, numel, DiskAccess::kReplace,
+                   [&](const kernels::WeightRange& part, std::int64_t begin, std::int64_t count) {
+                     kernels::StoreMaster(part, values.data() + begin, count);
+                   });
     }
     return;
   }
@@ -105,7 +125,10 @@ void SliceOptimizer::LoadMaster(int index, std::int64_t first, std::span<float> 
     if (frozen) {
       kernels::Convert(range.dtype, range.weight, DType::kFloat32, values.data(), numel);
     } else {
-      kernels::LoadMaster(range, values.data(), numel);
+      ForEachRange(index, first, numel, DiskAccess::kRead,
+                   [&](const kernels::WeightRange& part, std::int64_t begin, std::int64_t count) {
+                     kernels::LoadMaster(part, values.data() + begin, count);
+                   });
     }
     return;
   }
@@ -159,6 +182,25 @@ void SliceOptimizer::Update(int index, const StepParameters& step) {
       update(begin + first, begin + first + count, {DType::kFloat32, tile_.data()});
     }
   }
+}
+
+void SliceOptimizer::UpdateOnDisk(const StepParameters& step,
+                                  const std::function<void(int unit)>& done) {
+  if (memory_.is_dry()) {
+    for (std::size_t u = 0; u < plan_.units.size(); ++u) {
+      if (plan_.units[u].state_on_disk) done(static_cast<int>(u));
+    }
+    return;
+  }
+  disk_.Stream(
+      [&](const DiskState::Part& part) {
+        StateArrays arrays = From(part.unit, Arrays(part.unit), part.begin);
+        arrays.extension = part.extension;
+        arrays.moments = part.moments;
+        arrays.moment_numel = part.end - part.begin;
+        UpdateRange(part.unit, part.begin, part.end, arrays, step, /*on_cuda=*/false, nullptr);
+      },
+      done);
 }
 
 StateArrays SliceOptimizer::From(int index, const StateArrays& arrays, std::int64_t first) const {
@@ -240,7 +282,12 @@ void SliceOptimizer::AdoptWrite(int index, std::int64_t first, std::int64_t nume
   if (OnCuda(index)) {
     kernels::device::AdoptWrites(before, Range(index, first), numel, Stream());
   } else {
-    kernels::AdoptWrites(before, Range(index, first), numel);
+    const std::int64_t element_bytes = ElementBytes(unit_plan(index).unit.dtype);
+    ForEachRange(index, first, numel, DiskAccess::kChange,
+                 [&](const kernels::WeightRange& part, std::int64_t begin, std::int64_t count) {
+                   kernels::AdoptWrites(
+                       static_cast<const std::byte*>(before) + begin * element_bytes, part, count);
+                 });
   }
 }
 

@@ -1,6 +1,7 @@
 // The optimizer on slices: master weights, moments, and the update in one pass.
 #pragma once
 
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -9,6 +10,7 @@
 #include "kernels/sgd.h"
 #include "kernels/weights.h"
 #include "memory/buffer.h"
+#include "optim/disk_state.h"
 #include "optim/parameter_groups.h"
 #include "params/parameter_store.h"
 #include "ullage/settings.h"
@@ -40,7 +42,7 @@ class SliceOptimizer {
   // All references must outlive the optimizer.
   SliceOptimizer(const plan::Plan& plan, const OptimizerSettings& settings, const Groups& groups,
                  params::ParameterStore& weights, grads::GradientReducer& gradients,
-                 comm::Comm& comm, memory::Memory& memory);
+                 DiskState& disk, comm::Comm& comm, memory::Memory& memory);
 
   // The exact fp32 values of elements from `first` on of what this rank holds of `unit`
   // (Plan::HeldNumel), frozen units included. Not in a dry run.
@@ -48,10 +50,14 @@ class SliceOptimizer {
   void LoadMaster(int unit, std::int64_t first, std::span<float> values);
 
   // Updates what this rank holds of a trainable unit from its gradient sums, and with it the
-  // weights, in one pass. The update of units at home on a CUDA device is only queued.
+  // weights, in one pass. The update of units at home on a CUDA device is only queued. Not of units
+  // whose state is on disk.
   void Update(int unit, const StepParameters& step);
+  // The same of all units whose state is on disk, with the host's cores; `done` is called after
+  // each. Throws as DiskState::Stream.
+  void UpdateOnDisk(const StepParameters& step, const std::function<void(int unit)>& done);
 
-  // Where the state of `unit` lies at home.
+  // Where the state of `unit` lies at home. Of what is on disk: null.
   StateArrays Arrays(int unit) const;
   // `arrays` from element `first` on.
   StateArrays From(int unit, const StateArrays& arrays, std::int64_t first) const;
@@ -77,6 +83,12 @@ class SliceOptimizer {
   };
 
   std::vector<Segment> MakeSegments(int unit) const;
+  // Calls `body` with ranges of weights at home and what they lack of their fp32 values, and where
+  // each begins, counted from `first`: one range unless that lies on disk, which is read or written
+  // as `access` says. Only where a CPU can touch them.
+  void ForEachRange(int unit, std::int64_t first, std::int64_t numel, DiskAccess access,
+                    const std::function<void(const kernels::WeightRange& range, std::int64_t begin,
+                                             std::int64_t numel)>& body);
   kernels::WeightRange Range(int unit, std::int64_t first) const;
   bool OnCuda(int unit) const { return memory_.OnCuda(unit_plan(unit).home); }
   void* Stream() const { return torchx::Queue::OfOperators(memory_.device()).stream(); }
@@ -89,6 +101,7 @@ class SliceOptimizer {
   const Groups& groups_;
   params::ParameterStore& weights_;
   grads::GradientReducer& gradients_;
+  DiskState& disk_;
   comm::Comm& comm_;
   memory::Memory& memory_;
   std::vector<UnitState> units_;

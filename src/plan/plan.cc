@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "plan/disk_layout.h"
 #include "plan/window_plan.h"
 
 namespace ullage::plan {
@@ -63,23 +64,29 @@ std::int64_t UnitBytes(const Settings& settings,
   return std::min(unit_bytes, std::max(kSmallestUnit, weight_bytes / 16));
 }
 
-// Which units have their state on the host: the share that offload_optimizer.ratio says, from the
-// end of the model. A forward uses those last, so that their update has the time of what comes
-// before; and a backward gives their gradients first.
+// Which units have their state on the host or on disk: the share that offload_optimizer.ratio says,
+// from the end of the model. A forward uses those last, so that their update has the time of what
+// comes before; and a backward gives their gradients first.
 void PlaceState(const Settings& settings, Plan& plan) {
   const OffloadSettings& offload = settings.zero.offload_optimizer;
   if (offload.device == OffloadDevice::kNone) return;
-  double owed = 0;  // elements that should be on the host and are not yet
+  const bool to_disk = offload.device == OffloadDevice::kNvme;
+  const auto is_moved = [to_disk](const UnitPlan& unit) {
+    return to_disk ? unit.state_on_disk : unit.home == Tier::kHost;
+  };
+  double owed = 0;  // elements that should be moved and are not yet
   for (const UnitPlan& unit : plan.units) {
     if (!unit.unit.trainable) continue;
     owed += offload.ratio * static_cast<double>(unit.unit.numel);
-    if (unit.home == Tier::kHost) owed -= static_cast<double>(unit.unit.numel);
+    if (is_moved(unit)) owed -= static_cast<double>(unit.unit.numel);
   }
   for (std::size_t u = plan.units.size(); u-- > 0;) {
     UnitPlan& unit = plan.units[u];
     const auto numel = static_cast<double>(unit.unit.numel);
-    if (!unit.unit.trainable || unit.home == Tier::kHost || owed < numel / 2) continue;
+    if (!unit.unit.trainable || is_moved(unit) || owed < numel / 2) continue;
     unit.home = Tier::kHost;
+    // Plain SGD on fp32 weights has no state.
+    unit.state_on_disk = to_disk && 4 * plan.moments + MasterExtensionBytes(unit.unit.dtype) > 0;
     owed -= numel;
   }
 }
@@ -164,6 +171,7 @@ Plan MakePlan(const Settings& settings, std::vector<layout::ParameterSpec> param
     plan.units.push_back(std::move(unit_plan));
   }
   PlaceState(settings, plan);
+  SizeDiskSlots(plan);
 
   std::int64_t largest_slice = 0;
   for (const UnitPlan& unit : plan.units) {
@@ -190,8 +198,8 @@ Plan MakePlan(const Settings& settings, std::vector<layout::ParameterSpec> param
     });
   }
   for (std::size_t u = 0; u < plan.units.size(); ++u) {
-    if (!plan.IsUpdatedBeside(static_cast<int>(u))) continue;
     const UnitPlan& unit = plan.units[u];
+    if (!plan.IsUpdatedBeside(static_cast<int>(u)) || unit.state_on_disk) continue;
     const std::int64_t element_bytes = ElementBytes(unit.unit.dtype) +
                                        MasterExtensionBytes(unit.unit.dtype) + 4 * plan.moments +
                                        4;  // a gradient's at most
@@ -225,9 +233,11 @@ std::int64_t Plan::HeldNumel(int index) const {
 }
 
 TagBytes Plan::BytesOfRank(int rank) const {
-  TagBytes bytes = BytesOfRank(rank, Tier::kDevice);
-  const TagBytes host = BytesOfRank(rank, Tier::kHost);
-  for (std::size_t tag = 0; tag < bytes.size(); ++tag) bytes[tag] += host[tag];
+  TagBytes bytes{};
+  for (const Tier tier : {Tier::kDevice, Tier::kHost, Tier::kDisk}) {
+    const TagBytes on_tier = BytesOfRank(rank, tier);
+    for (std::size_t tag = 0; tag < bytes.size(); ++tag) bytes[tag] += on_tier[tag];
+  }
   return bytes;
 }
 
@@ -244,12 +254,13 @@ TagBytes Plan::BytesOfRank(int rank, Tier tier) const {
     if (!unit.resident || unit.home != Tier::kDevice) {
       add(Tag::kWeights, unit.home, HomeBytes(unit, rank, world_size));
     }
-    add(Tag::kMaster, unit.home, MasterBytes(unit, rank, world_size));
-    add(Tag::kMoments, unit.home, MomentBytes(unit, rank, world_size, moments));
+    add(Tag::kMaster, unit.state_tier(), MasterBytes(unit, rank, world_size));
+    add(Tag::kMoments, unit.state_tier(), MomentBytes(unit, rank, world_size, moments));
     add(Tag::kGradients, unit.home, GradientBytes(unit, rank, sums_dtype(static_cast<int>(u))));
   }
   add(Tag::kSlots, Tier::kDevice, {ring_bytes, 0});
-  add(Tag::kBuckets, Tier::kHost, {landing_bytes, 0});
+  add(Tag::kBuckets, Tier::kHost, {landing_bytes + disk_slot_bytes, 0});
+  add(Tag::kBuckets, Tier::kDisk, {0, MakeDiskLayout(*this).padding});
   add(Tag::kBuckets, Tier::kDevice, {stream_bytes, 0});
   for (const Tier each : {Tier::kDevice, Tier::kHost}) add(Tag::kBuckets, each, NormBytes(*this));
   add(Tag::kBuckets, Tier::kDevice,

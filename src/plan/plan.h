@@ -22,11 +22,17 @@ struct UnitPlan {
   // Where the held weights, what they lack of their fp32 values, the moments and the gradient sums
   // lie. They are updated there.
   Tier home = Tier::kDevice;
+  // What weights lack of their fp32 values and the moments lie on disk instead, and pass through
+  // the host's memory for their update. Weights and gradient sums have their home on the host then:
+  // operators and peers read the weights, and gradients are added as they come, in any order.
+  bool state_on_disk = false;
   // All weights are on the device all the time. Else they are gathered when operators ask.
   bool resident = true;
   // Its gradients wait for their owners in a place of their own instead of the staging ring:
   // small parameters from all over the model share a unit, which fills during a whole backward.
   bool own_staging = false;
+
+  Tier state_tier() const { return state_on_disk ? Tier::kDisk : home; }
 };
 
 // Byte counts of one rank by tag.
@@ -60,6 +66,10 @@ struct Plan {
   std::int64_t stream_bytes = 0;
   // Host memory that gradients land in on their way from the device to fp32 sums on the host.
   std::int64_t landing_bytes = 0;
+  // Elements of a part of a unit whose state is on disk (plan/disk_layout.h), and the host memory
+  // that parts pass through. 0 when there is no such unit.
+  std::int64_t disk_part_numel = 0;
+  std::int64_t disk_slot_bytes = 0;
   // The ring that gradients wait in until their owners have read them, the places of units that
   // do not use it, and the table that says what lies where. All 0 on one rank.
   std::int64_t staging_ring_bytes = 0;

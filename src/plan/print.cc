@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <utility>
 
 #include "base/bytes.h"
 #include "plan/plan.h"
@@ -40,6 +41,7 @@ std::string Plan::ToJson() const {
                           {"weights", plan.unit.sliced ? "slice" : "whole"},
                           {"resident", plan.resident},
                           {"home", Name(plan.home)},
+                          {"state_home", Name(plan.state_tier())},
                           {"state", Text(plan.state)},
                           {"slice_numel", plan.unit.slice_numel},
                           {"members", std::move(members)}});
@@ -58,6 +60,7 @@ std::string Plan::ToJson() const {
               {"prefetch_bytes", prefetch_bytes},
               {"landing_bytes", landing_bytes},
               {"stream_bytes", stream_bytes},
+              {"disk_slot_bytes", disk_slot_bytes},
               {"staging_ring_bytes", staging_ring_bytes},
               {"own_staging_bytes", own_staging_bytes},
               {"sums_tile_bytes", sums_tile_bytes},
@@ -97,14 +100,16 @@ std::string Plan::ToText() const {
   text += fmt::format("{:<12}", "total");
   for (const std::int64_t total : totals) text += fmt::format("{:>14}", FormatBytes(total));
   text += "\n";
-  std::vector<std::int64_t> on_host;
-  for (int rank = 0; rank < columns; ++rank) {
-    const TagBytes bytes = BytesOfRank(rank, Tier::kHost);
-    on_host.push_back(std::accumulate(bytes.begin(), bytes.end(), std::int64_t{0}));
-  }
-  if (on_host.front() > 0) {
-    text += fmt::format("{:<12}", "on the host");
-    for (const std::int64_t bytes : on_host) text += fmt::format("{:>14}", FormatBytes(bytes));
+  for (const auto& [name, tier] :
+       {std::pair{"on the host", Tier::kHost}, std::pair{"on disk", Tier::kDisk}}) {
+    std::vector<std::int64_t> there;
+    for (int rank = 0; rank < columns; ++rank) {
+      const TagBytes bytes = BytesOfRank(rank, tier);
+      there.push_back(std::accumulate(bytes.begin(), bytes.end(), std::int64_t{0}));
+    }
+    if (there.front() == 0) continue;
+    text += fmt::format("{:<12}", name);
+    for (const std::int64_t bytes : there) text += fmt::format("{:>14}", FormatBytes(bytes));
     text += "\n";
   }
   if (columns < world_size)

@@ -32,11 +32,12 @@ constexpr std::string_view Name(Tag tag) {
 enum class Tier : std::uint8_t {
   kDevice,  // where operators run
   kHost,    // memory of the host, page-locked where it can be
+  kDisk,    // a file of the rank's own
 };
 
-inline constexpr std::size_t kTierCount = 2;
+inline constexpr std::size_t kTierCount = 3;
 
-inline constexpr std::array<std::string_view, kTierCount> kTierNames = {"device", "host"};
+inline constexpr std::array<std::string_view, kTierCount> kTierNames = {"device", "host", "disk"};
 
 constexpr std::string_view Name(Tier tier) {
   return kTierNames[static_cast<std::size_t>(tier)];

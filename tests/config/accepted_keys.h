@@ -112,7 +112,7 @@ zero_optimization.save_muon_momentum_buffer_in_memory: not offered
 zero_optimization.zenflow: not offered
 zero_optimization.offload_optimizer: honoured
 zero_optimization.offload_optimizer.device: honoured
-zero_optimization.offload_optimizer.nvme_path: no effect
+zero_optimization.offload_optimizer.nvme_path: honoured
 zero_optimization.offload_optimizer.buffer_count: no effect
 zero_optimization.offload_optimizer.pin_memory: honoured
 zero_optimization.offload_optimizer.pipeline_read: no effect
@@ -340,8 +340,8 @@ ullage: honoured
 ullage.device_memory: not offered yet
 ullage.host_memory: not offered yet
 ullage.disk: honoured
-ullage.disk.path: not offered yet
-ullage.disk.limit: not offered yet
+ullage.disk.path: honoured
+ullage.disk.limit: honoured
 ullage.unit_size: honoured
 ullage.timeout_seconds: honoured
 ullage.reduce: not offered yet

@@ -83,6 +83,13 @@ TEST(Effective, ShowsWhatIsOffloadedAndHowMuch) {
   ExpectRow(settings, "zero_optimization.offload_optimizer.pin_memory", "true", "default");
   ExpectRow(settings, "zero_optimization.offload_param.device", "cpu", "file");
   ExpectRow(settings, "zero_optimization.offload_param.pin_memory", "true", "default");
+  const Settings disk = Settings::FromText(R"({"zero_optimization": {"stage": 1,
+      "offload_optimizer": {"device": "nvme", "nvme_path": "/nvme"}},
+      "ullage": {"disk": {"path": "/disk", "limit": "1GiB"}}})");
+  ExpectRow(disk, "zero_optimization.offload_optimizer.device", "nvme", "file");
+  ExpectRow(disk, "zero_optimization.offload_optimizer.nvme_path", "/nvme", "file");
+  ExpectRow(disk, "ullage.disk.path", "/disk", "file");
+  ExpectRow(disk, "ullage.disk.limit", "1.00 GiB", "file");
 }
 
 TEST(Effective, ShowsNoDetailsOfOffloadThatIsOff) {

@@ -111,6 +111,20 @@ TEST(ReadSettings, OffloadKeysReachTheirFields) {
                    .zero.offload_param.pin_memory);
 }
 
+TEST(ReadSettings, TheFolderOfStateOnDiskIsTheSectionsOwnOrTheCommonOne) {
+  const Settings own = Settings::FromText(R"({"zero_optimization": {"stage": 1,
+    "offload_optimizer": {"device": "nvme", "nvme_path": "/nvme", "ratio": 0.4}},
+    "ullage": {"disk": {"limit": "2GiB"}}})");
+  EXPECT_EQ(own.zero.offload_optimizer.device, OffloadDevice::kNvme);
+  EXPECT_EQ(own.zero.offload_optimizer.nvme_path, "/nvme");
+  EXPECT_EQ(own.zero.offload_optimizer.ratio, 0.4);
+  EXPECT_EQ(own.ullage.disk_limit, std::int64_t{2} << 30);
+  const Settings common = Settings::FromText(R"({"zero_optimization": {"stage": 3,
+    "offload_optimizer": {"device": "nvme"}}, "ullage": {"disk": {"path": "/disk"}}})");
+  EXPECT_EQ(common.zero.offload_optimizer.nvme_path, "");
+  EXPECT_EQ(common.ullage.disk_path, "/disk");
+}
+
 TEST(ReadSettings, OffloadMovesAllOfTheStateIntoLockedMemoryByDefault) {
   const Settings settings = Settings::FromText(
       R"({"zero_optimization": {"stage": 1, "offload_optimizer": {"device": "cpu"}}})");

@@ -319,6 +319,14 @@ TEST(Together, OffloadNeedsAStageThatHasSomethingToMove) {
             "2; allowed: at stage 3");
 }
 
+TEST(Together, StateOnDiskNeedsAFolder) {
+  EXPECT_EQ(ConfigErrorOf(R"({"zero_optimization": {"stage": 1, "offload_optimizer": {
+                "device": "nvme", "nvme_path": null}}})"),
+            "zero_optimization.offload_optimizer.device: \"nvme\" needs a folder, and "
+            "zero_optimization.offload_optimizer.nvme_path names none\nhint: name an existing "
+            "folder on a fast local disk there");
+}
+
 TEST(Together, AnOldNameOfOffloadStandsAlone) {
   EXPECT_EQ(ConfigErrorOf(R"({"zero_optimization": {"stage": 3, "cpu_offload_param": true,
                               "offload_param": {"device": "cpu"}}})"),

@@ -63,14 +63,39 @@ TEST(NoEffect, TheDetailsOfStateOnTheHost) {
           "number and size that the plan says",
           "zero_optimization.offload_optimizer.cpuadam_cores_perc: no effect, because the engine "
           "uses the cores that it may use",
-          "zero_optimization.offload_optimizer.fast_init: no effect, because nothing is moved to "
-          "disk",
+          "zero_optimization.offload_optimizer.fast_init: no effect, because moments start as "
+          "zeros, which the file holds without being written",
           "zero_optimization.offload_optimizer.nvme_path: no effect, because nothing is moved to "
           "disk",
-          "zero_optimization.offload_optimizer.pipeline_read: no effect, because nothing is moved "
-          "to disk",
-          "zero_optimization.offload_optimizer.pipeline_write: no effect, because nothing is moved "
-          "to disk"}));
+          "zero_optimization.offload_optimizer.pipeline_read: no effect, because state on disk is "
+          "always read ahead of its update and written behind it",
+          "zero_optimization.offload_optimizer.pipeline_write: no effect, because state on disk "
+          "is always read ahead of its update and written behind it"}));
+}
+
+TEST(NoEffect, TheDetailsOfStateOnDisk) {
+  EXPECT_EQ(NoEffect(R"({"zero_optimization": {"stage": 3, "offload_optimizer": {
+                             "device": "nvme", "nvme_path": "/nvme", "buffer_count": 4}},
+                         "aio": {"queue_depth": 32}})"),
+            (Lines{"aio.queue_depth: no effect, because the engine chooses size and number of disk "
+                   "requests",
+                   "zero_optimization.offload_optimizer.buffer_count: no effect, because buffers "
+                   "have the number and size that the plan says"}));
+}
+
+TEST(NoEffect, AFolderOnDiskThatNothingIsMovedTo) {
+  EXPECT_EQ(NoEffect(R"({"zero_optimization": {"stage": 1, "offload_optimizer": {"device": "cpu"}},
+                         "ullage": {"disk": {"path": "/disk", "limit": "1TB"}}})"),
+            (Lines{"ullage.disk.limit: no effect, because nothing is moved to disk",
+                   "ullage.disk.path: no effect, because nothing is moved to disk"}));
+  EXPECT_EQ(NoEffect(R"({"zero_optimization": {"stage": 1, "offload_optimizer": {
+                             "device": "nvme", "nvme_path": "/nvme"}},
+                         "ullage": {"disk": {"path": "/disk", "limit": "1TB"}}})"),
+            Lines{"ullage.disk.path: no effect, because "
+                  "zero_optimization.offload_optimizer.nvme_path names the folder"});
+  EXPECT_TRUE(NoEffect(R"({"zero_optimization": {"stage": 1, "offload_optimizer": {
+                               "device": "nvme"}}, "ullage": {"disk": {"path": "/disk"}}})")
+                  .empty());
 }
 
 TEST(NoEffect, TheDetailsOfWeightsOnTheHost) {
@@ -81,8 +106,8 @@ TEST(NoEffect, TheDetailsOfWeightsOnTheHost) {
                    "the number and size that the plan says",
                    "zero_optimization.offload_param.buffer_size: no effect, because buffers have "
                    "the number and size that the plan says",
-                   "zero_optimization.offload_param.max_in_cpu: no effect, because nothing is "
-                   "moved to disk"}));
+                   "zero_optimization.offload_param.max_in_cpu: no effect, because weights are "
+                   "not moved to disk"}));
 }
 
 TEST(NoEffect, TheDetailsOfOffloadThatIsOffAreNotListed) {
@@ -128,11 +153,11 @@ TEST(NotOffered, SaysWhyAndWhatToDo) {
             "file says\nhint: remove the key, or set it to false");
 }
 
-TEST(NotOffered, ADiskHasTheHostInItsPlace) {
+TEST(NotOffered, WeightsOnDiskHaveTheHostInTheirPlace) {
   EXPECT_EQ(UnsupportedErrorOf(R"({"zero_optimization": {"stage": 3, "offload_param": {
                 "device": "nvme"}}})"),
             "zero_optimization.offload_param.device: \"nvme\" is recognised but not offered yet: "
-            "nothing is moved to disk\nhint: set it to \"cpu\" or \"none\"");
+            "weights are not moved to disk\nhint: set it to \"cpu\" or \"none\"");
 }
 
 // Text that is refused, and the start of the answer.
@@ -150,8 +175,6 @@ void ExpectRefusals(const std::vector<Refusal>& refusals) {
 
 TEST(NotOffered, WhatALaterReleaseBringsSaysYet) {
   ExpectRefusals({
-      {R"({"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "nvme"}}})",
-       "zero_optimization.offload_optimizer.device: \"nvme\" is recognised but not offered yet: "},
       {R"({"zero_optimization": {"offload_param": {"device": "nvme", "nvme_path": "/nvme"}}})",
        "zero_optimization.offload_param.device: \"nvme\" is recognised but not offered yet: "},
       {R"({"activation_checkpointing": {"partition_activations": true}})",
@@ -170,8 +193,6 @@ TEST(NotOffered, WhatALaterReleaseBringsSaysYet) {
        "ullage.device_memory: 42949672960 is recognised but not offered yet: "},
       {R"({"ullage": {"host_memory": 38e9}})",
        "ullage.host_memory: 38000000000 is recognised but not offered yet: "},
-      {R"({"ullage": {"disk": {"path": "/disk", "limit": "1TB"}}})",
-       "ullage.disk.limit: 1000000000000 is recognised but not offered yet: "},
       {R"({"ullage": {"reduce": "at_boundary"}})",
        "ullage.reduce: \"at_boundary\" is recognised but not offered yet: "},
   });

@@ -238,6 +238,16 @@ const Tutorial kTutorials[] = {
   "bf16": {"enabled": true}
 })",
      3, kBFloat16, 1e-3, 2, 4, 0, kCpu, kCpu},
+
+    {"TrainerZeroInfinityNvme", R"({
+  "bf16": {"enabled": true},
+  "zero_optimization": {"stage": 3,
+                        "offload_optimizer": {"device": "nvme", "nvme_path": "/local_nvme",
+                                              "pin_memory": true, "buffer_count": 4},
+                        "offload_param": {"device": "cpu", "pin_memory": true}},
+  "train_micro_batch_size_per_gpu": 1
+})",
+     3, kBFloat16, 1e-3, 1, 1, 0, OffloadDevice::kNvme, kCpu},
 };
 
 class HuggingFaceGuides : public testing::TestWithParam<Tutorial> {};
@@ -249,15 +259,6 @@ TEST_P(HuggingFaceGuides, AreRead) {
 INSTANTIATE_TEST_SUITE_P(All, HuggingFaceGuides, testing::ValuesIn(kTutorials), NameOf);
 
 const RefusedTutorial kRefused[] = {
-    {"TrainerZeroInfinityNvme", R"({
-  "bf16": {"enabled": true},
-  "zero_optimization": {"stage": 3,
-                        "offload_optimizer": {"device": "nvme", "nvme_path": "/local_nvme",
-                                              "pin_memory": true, "buffer_count": 4},
-                        "offload_param": {"device": "cpu", "pin_memory": true}},
-  "train_micro_batch_size_per_gpu": 1
-})",
-     "zero_optimization.offload_optimizer.device: \"nvme\" is recognised but not offered yet"},
     {"UniversalCheckpoint", R"({
   "checkpoint": {"load_universal": true},
   "train_micro_batch_size_per_gpu": 1

@@ -1,6 +1,7 @@
 #include "engine/support.h"
 
 #include <fmt/format.h>
+#include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
 
@@ -13,7 +14,9 @@ std::string Describe(const Case& c) {
   return fmt::format(
       "stage {}, {} ranks, buckets of {}, units of {} bytes, optimizer {}, weights {}, prefetch {}",
       c.stage, c.world_size, c.bucket_numel, c.unit_bytes,
-      c.offload_optimizer ? fmt::format("offloaded by {}", *c.offload_optimizer) : "here",
+      c.offload_optimizer
+          ? fmt::format("to {} by {}", c.to_disk ? "disk" : "the host", *c.offload_optimizer)
+          : "here",
       c.offload_param ? "offloaded" : "here",
       c.prefetch_numel ? fmt::format("{}", *c.prefetch_numel) : "not given");
 }
@@ -38,11 +41,18 @@ std::vector<Case> EachTier(const Case& c) {
     cases.push_back(c);
     cases.back().offload_optimizer = ratio;
   }
+  for (const double ratio : {0.5, 1.0}) {
+    cases.push_back(c);
+    cases.back().offload_optimizer = ratio;
+    cases.back().to_disk = true;
+  }
   if (c.stage < 3) return cases;
   cases.push_back(c);
   cases.back().offload_param = true;
   cases.push_back(cases.back());
   cases.back().offload_optimizer = 1.0;
+  cases.push_back(cases.back());
+  cases.back().to_disk = true;
   return cases;
 }
 
@@ -58,7 +68,9 @@ Settings SettingsFor(const Case& c, const std::string& extra) {
   json.update(nlohmann::json::parse(extra), /*merge_objects=*/true);
   nlohmann::json& zero = json["zero_optimization"];
   if (c.offload_optimizer) {
-    zero["offload_optimizer"] = {{"device", "cpu"}, {"ratio", *c.offload_optimizer}};
+    zero["offload_optimizer"] = {{"device", c.to_disk ? "nvme" : "cpu"},
+                                 {"ratio", *c.offload_optimizer}};
+    if (c.to_disk) zero["offload_optimizer"]["nvme_path"] = ::testing::TempDir();
   }
   if (c.offload_param) zero["offload_param"] = {{"device", "cpu"}};
   if (c.prefetch_numel) zero["stage3_prefetch_bucket_size"] = *c.prefetch_numel;

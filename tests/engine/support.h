@@ -16,7 +16,8 @@ struct Case {
   int world_size = 1;
   std::int64_t bucket_numel = 1'000'000;  // elements of each slice in one exchange
   std::int64_t unit_bytes = 32 << 20;
-  std::optional<double> offload_optimizer = {};  // to the CPU: the ratio
+  std::optional<double> offload_optimizer = {};  // the ratio
+  bool to_disk = false;                          // else to the CPU
   bool offload_param = false;
   std::optional<std::int64_t> prefetch_numel = {};
 };

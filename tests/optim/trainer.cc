@@ -39,11 +39,20 @@ std::vector<TrainerOptions> EachTier(const TrainerOptions& options) {
     all.push_back(options);
     all.back().offload_optimizer = ratio;
   }
+  for (const double ratio : {0.5, 1.0}) {
+    all.push_back(options);
+    all.back().offload_optimizer = ratio;
+    all.back().to_disk = true;
+    all.back().disk_part_numel = ratio < 1 ? 64 : 0;
+  }
   if (options.stage < 3) return all;  // weights are offloaded at stage 3 only
   all.push_back(options);
   all.back().offload_param = true;
   all.push_back(all.back());
   all.back().offload_optimizer = 1.0;
+  all.push_back(all.back());
+  all.back().to_disk = true;
+  all.back().disk_part_numel = 128;
   return all;
 }
 
@@ -52,7 +61,8 @@ Trainer::Trainer(comm::Comm& own_comm, const TrainerOptions& options, bool dry)
   settings.train_micro_batch_size_per_gpu = 1;
   settings.gradient_accumulation_steps = options.accumulation_steps;
   if (options.offload_optimizer) {
-    settings.zero.offload_optimizer.device = OffloadDevice::kCpu;
+    settings.zero.offload_optimizer.device =
+        options.to_disk ? OffloadDevice::kNvme : OffloadDevice::kCpu;
     settings.zero.offload_optimizer.ratio = *options.offload_optimizer;
   }
   if (options.offload_param) settings.zero.offload_param.device = OffloadDevice::kCpu;
@@ -81,14 +91,22 @@ Trainer::Trainer(comm::Comm& own_comm, const TrainerOptions& options, bool dry)
   add("head.weight", 400);
   add("head.bias", 1);
   plan = plan::MakePlan(settings, std::move(specs), {comm.world_size(), comm.AllLocal()});
+  if (options.disk_part_numel > 0 && plan.disk_part_numel > 0) {
+    plan.disk_part_numel = options.disk_part_numel;
+    plan.disk_slot_bytes =
+        static_cast<std::int64_t>(plan::kDiskSlots) * plan::MakeDiskLayout(plan).largest_bytes +
+        plan::kDiskGrain;
+  }
   window_plan = plan::MakeWindowPlan(plan);
   window = std::make_unique<comm::TieredWindow>(comm, window_plan, memory.device());
   groups = MakeGroups(settings, {"bias$"}, plan.parameters);
   store = std::make_unique<params::ParameterStore>(plan, window_plan, comm, *window, memory);
   reducer = std::make_unique<grads::GradientReducer>(plan, window_plan, comm, *window, memory);
   norm = std::make_unique<NormMeter>(plan, *reducer, comm, memory);
+  disk_state = std::make_unique<DiskState>(
+      plan, comm.rank(), DiskPlace{::testing::TempDir(), "nvme_path", {}}, memory, options.disk);
   optimizer = std::make_unique<SliceOptimizer>(plan, settings.optimizer, groups, *store, *reducer,
-                                               comm, memory);
+                                               *disk_state, comm, memory);
   store->OnWrite([this](int unit, std::int64_t first, std::int64_t numel, const void* before) {
     optimizer->AdoptWrite(unit, first, numel, before);
   });
@@ -145,10 +163,11 @@ void Trainer::Step(int step) {
   (void)norm->Measure(static_cast<std::uint32_t>(step));
   store->BeginUpdate();
   for (int unit = 0; unit < static_cast<int>(plan.units.size()); ++unit) {
-    if (!plan.units[unit].unit.trainable) continue;
+    if (!plan.units[unit].unit.trainable || plan.units[unit].state_on_disk) continue;
     optimizer->Update(unit, Parameters(step));
     store->Publish(unit);
   }
+  optimizer->UpdateOnDisk(Parameters(step), [&](int unit) { store->Publish(unit); });
   store->EndUpdate();
   if (plan.stage == 0 && plan.world_size > 1) reducer->SumsRead();
   reducer->Clear();

@@ -24,6 +24,9 @@ struct TrainerOptions {
   OptimizerSettings optimizer = {};
   std::vector<ParameterGroupSettings> groups = {};
   std::optional<double> offload_optimizer = {};  // the ratio
+  bool to_disk = false;                          // else the host
+  std::int64_t disk_part_numel = 0;              // 0: as planned
+  tiers::DiskOptions disk = {};
   bool offload_param = false;
   std::optional<std::int64_t> prefetch_numel = {};
   int accumulation_steps = 1;  // more than one: a single rank has fp32 sums
@@ -47,6 +50,7 @@ class Trainer {
   std::unique_ptr<params::ParameterStore> store;
   std::unique_ptr<grads::GradientReducer> reducer;
   std::unique_ptr<NormMeter> norm;
+  std::unique_ptr<DiskState> disk_state;
   std::unique_ptr<SliceOptimizer> optimizer;
   std::vector<at::Tensor> weights;  // by parameter
 

@@ -75,10 +75,26 @@ TEST(Print, TextNamesTheModelTheTagsAndTheTotal) {
 
 TEST(Print, WhatLiesOnTheHostHasARowOfItsOwn) {
   EXPECT_NE(SmallPlan(2).ToText().find("\non the host "), std::string::npos);
+  EXPECT_EQ(SmallPlan(2).ToText().find("on disk"), std::string::npos);
   Settings settings;
   settings.train_micro_batch_size_per_gpu = 1;
   const Plan plan = MakePlan(settings, {{"weight", {20, 10}, 200, DType::kFloat32}}, {});
   EXPECT_EQ(plan.ToText().find("on the host"), std::string::npos);
+}
+
+TEST(Print, WhatLiesOnDiskHasARowOfItsOwn) {
+  Settings settings;
+  settings.train_micro_batch_size_per_gpu = 1;
+  settings.zero.stage = 1;
+  settings.zero.offload_optimizer.device = OffloadDevice::kNvme;
+  const Plan plan = MakePlan(settings, {{"weight", {512, 10}, 5120, DType::kFloat32}}, {});
+  EXPECT_NE(plan.ToText().find("\non disk           40.0 KiB\n"), std::string::npos)
+      << plan.ToText();
+  const auto json = nlohmann::json::parse(plan.ToJson());
+  EXPECT_EQ(json["units"][0]["state_home"], "disk");
+  EXPECT_EQ(json["units"][0]["home"], "host");
+  EXPECT_EQ(json["disk_slot_bytes"], plan.disk_slot_bytes);
+  EXPECT_EQ(plan.disk_slot_bytes, 4 * 40'960 + 4096);
 }
 
 TEST(Print, ManyRanksAreShownByTheFirstOnes) {
