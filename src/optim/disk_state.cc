@@ -191,6 +191,21 @@ void DiskState::Visit(
   }
 }
 
+void DiskState::LoadMoment(int unit, int moment, std::int64_t first, std::span<float> values) {
+  Visit(unit, static_cast<DiskArray>(moment), first, static_cast<std::int64_t>(values.size()),
+        DiskAccess::kRead, [&](std::int64_t at, std::int64_t count, const std::byte* bytes) {
+          std::memcpy(values.data() + (at - first), bytes, static_cast<std::size_t>(count) * 4);
+        });
+}
+
+void DiskState::StoreMoment(int unit, int moment, std::int64_t first,
+                            std::span<const float> values) {
+  Visit(unit, static_cast<DiskArray>(moment), first, static_cast<std::int64_t>(values.size()),
+        DiskAccess::kReplace, [&](std::int64_t at, std::int64_t count, std::byte* bytes) {
+          std::memcpy(bytes, values.data() + (at - first), static_cast<std::size_t>(count) * 4);
+        });
+}
+
 void DiskState::StartReading(std::size_t p) {
   const plan::DiskPart& part = layout_.parts[p];
   SlotOf(p).reading = file_->Read(part.offset, SlotOf(p).data, part.bytes);

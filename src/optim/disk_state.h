@@ -6,6 +6,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -65,6 +66,10 @@ class DiskState {
   void Visit(
       int unit, DiskArray array, std::int64_t first, std::int64_t numel, DiskAccess access,
       const std::function<void(std::int64_t first, std::int64_t numel, std::byte* bytes)>& body);
+
+  // Values of moment `moment` (from 0) of elements from `first` on, by Visit.
+  void LoadMoment(int unit, int moment, std::int64_t first, std::span<float> values);
+  void StoreMoment(int unit, int moment, std::int64_t first, std::span<const float> values);
 
   // Throws StateError when the state was lost.
   void CheckIntact() const;

@@ -41,11 +41,9 @@ std::vector<Case> EachTier(const Case& c) {
     cases.push_back(c);
     cases.back().offload_optimizer = ratio;
   }
-  for (const double ratio : {0.5, 1.0}) {
-    cases.push_back(c);
-    cases.back().offload_optimizer = ratio;
-    cases.back().to_disk = true;
-  }
+  cases.push_back(c);
+  cases.back().offload_optimizer = 0.5;
+  cases.back().to_disk = true;
   if (c.stage < 3) return cases;
   cases.push_back(c);
   cases.back().offload_param = true;

@@ -39,12 +39,10 @@ std::vector<TrainerOptions> EachTier(const TrainerOptions& options) {
     all.push_back(options);
     all.back().offload_optimizer = ratio;
   }
-  for (const double ratio : {0.5, 1.0}) {
-    all.push_back(options);
-    all.back().offload_optimizer = ratio;
-    all.back().to_disk = true;
-    all.back().disk_part_numel = ratio < 1 ? 64 : 0;
-  }
+  all.push_back(options);
+  all.back().offload_optimizer = 0.5;
+  all.back().to_disk = true;
+  all.back().disk_part_numel = 64;
   if (options.stage < 3) return all;  // weights are offloaded at stage 3 only
   all.push_back(options);
   all.back().offload_param = true;
@@ -52,7 +50,6 @@ std::vector<TrainerOptions> EachTier(const TrainerOptions& options) {
   all.back().offload_optimizer = 1.0;
   all.push_back(all.back());
   all.back().to_disk = true;
-  all.back().disk_part_numel = 128;
   return all;
 }
 
