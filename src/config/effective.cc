@@ -227,6 +227,8 @@ std::string Describe(const ParameterGroupSettings& group) {
 }
 
 void AddUllage(const UllageSettings& ullage, Rows& rows) {
+  rows.Add("ullage.device_memory",
+           ullage.device_memory ? FormatBytes(*ullage.device_memory) : "no budget");
   rows.Add("ullage.unit_size", FormatBytes(ullage.unit_size));
   rows.Add("ullage.timeout_seconds", fmt::format("{} s", ullage.timeout_seconds));
   rows.Add("ullage.reduce", "exact");

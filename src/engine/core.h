@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "comm/comm.h"
+#include "engine/device_cap.h"
 #include "engine/parameter_list.h"
 #include "grads/gradient_reducer.h"
 #include "memory/buffer.h"
@@ -30,6 +31,7 @@ struct Engine::Core {
 
   comm::Comm& comm() { return ranks->comm(); }
   void AllocateArena();
+  void AskForTheRestOfTheDevice(const EngineOptions& options, plan::Target& target);
   double accumulation() const {
     return static_cast<double>(batch_sizes.accumulation_steps) * ranks->world_size();
   }
@@ -49,6 +51,7 @@ struct Engine::Core {
   const BatchSizes batch_sizes;
   const std::uint64_t seed;
   memory::Memory memory;
+  engine::DeviceCap cap;
 
   std::vector<engine::DistinctParameter> parameters;
   std::vector<std::string> notes;  // for the start of a run

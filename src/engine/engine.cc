@@ -10,17 +10,21 @@
 
 #include "base/log.h"
 #include "engine/core.h"
+#include "engine/out_of_memory.h"
 #include "torchx/autograd.h"
+#include "torchx/profile.h"
 #include "torchx/random.h"
 
 namespace ullage {
 
 using memory::Phase;
 using memory::PhaseScope;
+using torchx::ProfilerRange;
 
 at::Tensor Engine::Forward(const std::function<at::Tensor()>& forward) {
   Core& core = *core_;
   PhaseScope phase(core.memory.ledger(), Phase::kForward);
+  const ProfilerRange range("forward");
   core.store->CheckBindings();
   const auto step = static_cast<std::uint64_t>(core.applied_steps + core.skipped_steps);
   const auto index =
@@ -31,19 +35,21 @@ at::Tensor Engine::Forward(const std::function<at::Tensor()>& forward) {
   if (at::GradMode::is_enabled()) ++core.forwards;
   torchx::SeededRandom random(torchx::MixSeed(core.seed, step, index ^ again),
                               core.memory.device());
-  return forward();
+  return WithDeviceErrors(core, "forward", forward);
 }
 
 at::Tensor Engine::Backward(const at::Tensor& loss, bool retain_graph) {
   Core& core = *core_;
   PhaseScope phase(core.memory.ledger(), Phase::kBackward);
+  const ProfilerRange range("backward");
   if (loss.defined() && loss.numel() != 1) {
     throw ConfigError(fmt::format("Backward needs a loss of one element, got {}", loss.numel()),
                       "reduce it with sum() or mean()");
   }
   return core.TellingOthers([&] {
     core.store->CheckBindings();
-    core.gradients->Backward(loss, core.scaler.scale(), retain_graph);
+    WithDeviceErrors(core, "backward",
+                     [&] { core.gradients->Backward(loss, core.scaler.scale(), retain_graph); });
     ++core.backwards;
     core.forwards = 0;
     return loss.defined()
@@ -59,6 +65,7 @@ bool Engine::IsAccumulationBoundary() const {
 StepResult Engine::Step() {
   Core& core = *core_;
   PhaseScope phase(core.memory.ledger(), Phase::kStep);
+  const ProfilerRange range("step");
   return core.TellingOthers([&] {
     core.store->CheckBindings();
     if (core.backwards != core.batch_sizes.accumulation_steps &&
@@ -76,7 +83,10 @@ StepResult Engine::Step() {
     const std::int64_t step = core.applied_steps + core.skipped_steps + 1;
     core.host_updates->Finish();
     core.gradients->Complete();
-    const optim::GradientNorm norm = core.norm->Measure(static_cast<std::uint32_t>(step));
+    const optim::GradientNorm norm = [&] {
+      const ProfilerRange measure("norm");
+      return core.norm->Measure(static_cast<std::uint32_t>(step));
+    }();
     const double mean = 1 / (core.accumulation() * result.loss_scale);
     result.grad_norm = norm.is_finite ? std::sqrt(norm.sum_of_squares) * mean : INFINITY;
     core.backwards = 0;
@@ -110,6 +120,7 @@ StepResult Engine::Step() {
     for (std::size_t u = 0; u < core.plan.units.size(); ++u) {
       const int unit = static_cast<int>(u);
       if (!core.plan.units[u].unit.trainable || core.plan.IsUpdatedBeside(unit)) continue;
+      const ProfilerRange update("update", unit);
       core.optimizer->Update(unit, parameters);
       core.store->Publish(unit);
     }
@@ -118,6 +129,7 @@ StepResult Engine::Step() {
     if (core.plan.stage == 0 && core.plan.world_size > 1) core.gradients->SumsRead();
     core.gradients->Clear();
     core.scaler.Update(/*overflow=*/false);
+    core.cap.Renew();
     ++core.applied_steps;
     result.applied = true;
     return result;
@@ -166,7 +178,8 @@ std::vector<std::pair<std::string, std::int64_t>> ByName(const plan::TagBytes& b
 
 MemoryReport Engine::memory() const {
   return {ByName(core_->memory.ledger().now()), ByName(core_->memory.ledger().peak()),
-          core_->memory.ledger().peak_total()};
+          core_->memory.ledger().peak_total(),
+          ByName(core_->memory.ledger().now(memory::Tier::kDevice))};
 }
 
 std::vector<std::pair<std::string, std::int64_t>> Engine::planned_bytes() const {
@@ -175,7 +188,8 @@ std::vector<std::pair<std::string, std::int64_t>> Engine::planned_bytes() const 
 
 EngineStatistics Engine::statistics() const {
   const params::GatherStatistics gathers = core_->store->statistics();
-  return {gathers.gathers, gathers.gathered_bytes, gathers.ahead, gathers.overflows};
+  return {gathers.gathers, gathers.gathered_bytes, gathers.ahead, gathers.overflows,
+          core_->memory.allocations()};
 }
 
 std::vector<std::string> Engine::StartLines() const {

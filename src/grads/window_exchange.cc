@@ -9,6 +9,7 @@
 #include "grads/slice_exchange.h"
 #include "kernels/accumulate.h"
 #include "layout/ring.h"
+#include "torchx/profile.h"
 #include "ullage/error.h"
 
 namespace ullage::grads {
@@ -207,6 +208,7 @@ class WindowExchange final : public SliceExchange {
 
   // Every rank has published the unit: adds this rank's slice of each to the sums, in rank order.
   void Consume(int index) {
+    const torchx::ProfilerRange range("reduce", index);
     const layout::Unit& unit = plan_.units[Index(index)].unit;
     const std::int64_t element_bytes = ElementBytes(unit.dtype);
     std::vector<const std::byte*> slices;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "torchx/profile.h"
+
 namespace ullage::optim {
 
 HostUpdates::HostUpdates(const plan::Plan& plan, params::ParameterStore& weights,
@@ -76,6 +78,7 @@ void HostUpdates::Serve(bool streamed) {
       int unit = -1;
       std::deque<Flight> flights;
       while (Take(unit)) {
+        const torchx::ProfilerRange range(streamed ? "streamed update" : "update", unit);
         if (streamed) {
           StreamUnit(unit, flights);
         } else {
