@@ -79,6 +79,17 @@ same_bits() {
   line ok "$name: ${first:0:12} for $*"
 }
 
+# within_budget NAME MODEL SETTING ARGUMENT...: batches of many lengths leave no holes.
+within_budget() {
+  local name=$1 model=$2 setting=$3 output
+  shift 3
+  if output=$("$step" "$models/$model.json" "$settings/$setting.json" --cuda --random "$@" 2>&1); then
+    line ok "$name, $setting: $(grep '^MEMORY' <<<"$output" | tail -n 1)"
+  else
+    line FAILED "$name, $setting: $(grep -e '^MEMORY FAILED' -e '^step_benchmark' <<<"$output" | head -n 1)"
+  fi
+}
+
 kernels=$(program kernels_device_test)
 step=$(program step_benchmark)
 if [[ -z $kernels || -z $step ]]; then
@@ -101,10 +112,14 @@ same_bits 'tiny decoder, four micro-steps' llama-tiny --batch 4 --seq 128 --step
 same_bits 'BERT with dropout' bert-base --batch 16 --seq 128 --steps 10 --warmup 0 -- \
   resident resident_kept optimizer_on_host all_on_host optimizer_on_disk
 same_bits '1B decoder, 20 steps' llama-1b --batch 8 --seq 512 --steps 20 --warmup 0 -- \
-  resident resident_kept optimizer_on_host_30 optimizer_on_host all_on_host \
+  resident resident_kept optimizer_on_host_30 optimizer_on_host all_on_host budget_12g budget_5g \
   optimizer_on_disk
 # Two ranks with a micro-step each do what one does in two; they share a device where there is one.
 same_bits 'tiny decoder, two ranks' llama-tiny --batch 4 --seq 128 --steps 20 --warmup 0 -- \
   resident_x2 stage_0@2 resident@2 stage_2@2 stage_3@2 stage_2_optimizer_on_host@2 \
   stage_3_optimizer_on_host_30@2 stage_3_optimizer_on_host@2 all_on_host@2
+within_budget '1B decoder, 200 steps of 16 to 512 tokens' llama-1b budget_12g --batch 8 --seq 512 \
+  --steps 200 --warmup 0
+within_budget '1B decoder, 200 steps of 16 to 512 tokens' llama-1b budget_5g --batch 8 --seq 512 \
+  --steps 200 --warmup 0
 exit "$failed"

@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -82,6 +83,13 @@ struct EngineOptions {
   bool cuda = false;
   // Count bytes and run operators on the Meta device, touching no memory.
   bool dry_run = false;
+  // Only with ullage.device_memory. What operators hold on the device at their peak beside what the
+  // engine does: activations, workspaces, batches. MeasureOperatorBytes finds it. Of several ranks
+  // the one with most counts.
+  std::int64_t operator_bytes = 0;
+  // What lies on the device outside torch's allocator. Absent: what does when the engine is made,
+  // and 0 on the CPU and in a dry run.
+  std::optional<std::int64_t> outside_bytes = std::nullopt;
 };
 
 struct StepResult {
@@ -98,6 +106,8 @@ struct MemoryReport {
   std::vector<std::pair<std::string, std::int64_t>> now;
   std::vector<std::pair<std::string, std::int64_t>> peak;
   std::int64_t peak_total = 0;
+  // Of `now`, what lies where operators run.
+  std::vector<std::pair<std::string, std::int64_t>> on_device;
 };
 
 struct EngineStatistics {
@@ -105,7 +115,20 @@ struct EngineStatistics {
   std::int64_t gathered_bytes = 0;
   std::int64_t gathered_ahead = 0;  // of the units, those there before an operator asked
   std::int64_t gather_overflows = 0;
+  std::int64_t allocations = 0;  // of memory by the engine; none are made once a run is under way
 };
+
+class Engine;
+
+// What EngineOptions::operator_bytes has to be for a run whose largest batches `run` puts through
+// Forward and Backward (and through evaluations without gradients, where the run has them). It gets
+// an engine that has on the host whatever can be there, with zeros for weights. `parameters` are
+// those of a model on the Meta device that is of no use afterwards; `settings` and `options` are
+// the run's. To the measured peak a fiftieth and 64 MiB are added, for what torch's allocator
+// cannot use between its blocks. Collective. On the CPU the result is 0 and nothing is run.
+ULLAGE_API std::int64_t MeasureOperatorBytes(ParameterList parameters, Settings settings,
+                                             std::shared_ptr<Ranks> ranks, EngineOptions options,
+                                             const std::function<void(Engine&)>& run);
 
 class ULLAGE_API Engine {
  public:

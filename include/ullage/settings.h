@@ -128,8 +128,14 @@ using SchedulerSettings =
 
 // What stands under the key "ullage": what DeepSpeed has no word for.
 struct UllageSettings {
-  std::optional<std::int64_t> device_memory =
-      std::nullopt;  // bytes this process may hold on its device
+  // Bytes that this process may hold on its device, all of them: weights, state, activations,
+  // buffers, what torch keeps in its cache and the CUDA context (and, since the driver does not say
+  // whose they are, the bytes of other processes on that device). Where the file has no offload
+  // section, what does not fit goes to the host: optimizer state first, from the end of the model,
+  // then, on one rank, the weights. An offload section is obeyed as it is, and the budget checked.
+  // On a CPU, where the host's memory stands for the device's, it covers the engine's buffers.
+  // Absent: no limit, and everything on the device that no offload section moves.
+  std::optional<std::int64_t> device_memory = std::nullopt;
   std::optional<std::int64_t> host_memory =
       std::nullopt;  // bytes this process may hold in host memory
   // "disk": {"path": ..., "limit": ...}. The folder of what is moved to disk, where the offload

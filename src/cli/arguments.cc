@@ -117,6 +117,10 @@ void AddPlan(CLI::App* app, PlanArguments& a) {
   Number(
       app, "--sequence-length,--seq", a.sequence, std::int64_t{1}, std::int64_t{1'000'000},
       "tokens of each record (128, for language models 1024; or the model's positions if fewer)");
+  app->add_option("--operator-bytes", a.operator_bytes,
+                  "of ullage.device_memory, what is not the engine's: activations, workspaces, the "
+                  "CUDA context; as in 12GiB (0). ullage train measures it")
+      ->type_name("BYTES");
   AddDevice(app, a.cuda);
   app->add_flag("--json", a.json, "print JSON");
 }

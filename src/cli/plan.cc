@@ -111,6 +111,9 @@ int RunPlan(const PlanArguments& arguments) {
   options.default_no_decay = model->no_decay_patterns();
   options.cuda = arguments.cuda;
   options.dry_run = true;
+  if (!arguments.operator_bytes.empty()) {
+    options.operator_bytes = ParseBytes(arguments.operator_bytes);
+  }
   Engine engine(NamedParameters(model->module()), settings,
                 Ranks::Imagined(arguments.rank, arguments.ranks), options);
   model->module().train();

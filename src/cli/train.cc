@@ -11,6 +11,7 @@
 #include "cli/interrupt.h"
 #include "cli/model_directory.h"
 #include "cli/output_directory.h"
+#include "cli/probe.h"
 #include "cli/report.h"
 #include "cli/setup.h"
 #include "cli/training_loop.h"
@@ -89,6 +90,7 @@ class Training {
     options.cuda = arguments_.cuda;
     setup_->model->set_recompute(setup_->settings.recompute);
     options.default_no_decay = setup_->model->no_decay_patterns();
+    options.operator_bytes = OperatorBytes(arguments_, *setup_, ranks_, options);
     const std::int64_t before = memory::ResidentBytes();
     engine_ = std::make_unique<Engine>(NamedParameters(setup_->model->module()), setup_->settings,
                                        ranks_, options);

@@ -230,6 +230,8 @@ std::string Describe(const ParameterGroupSettings& group) {
 }
 
 void AddUllage(const UllageSettings& ullage, Rows& rows) {
+  rows.Add("ullage.device_memory",
+           ullage.device_memory ? FormatBytes(*ullage.device_memory) : "no budget");
   if (ullage.disk_path) rows.Add("ullage.disk.path", *ullage.disk_path);
   if (ullage.disk_limit) rows.Add("ullage.disk.limit", FormatBytes(*ullage.disk_limit));
   rows.Add("ullage.unit_size", FormatBytes(ullage.unit_size));

@@ -7,22 +7,15 @@ namespace {
 using enum Standing;
 using enum ValueKind;
 
-constexpr std::string_view kNoBudget = "no plan is made from a budget; ullage plan shows the bytes";
-
 constexpr KeyInfo kKeys[] = {
     {.path = "ullage"},
-    {.path = "ullage.device_memory",
-     .standing = kNotOfferedYet,
-     .kind = kBytes,
-     .min = 1,
-     .nullable = true,
-     .reason = kNoBudget},
+    {.path = "ullage.device_memory", .kind = kBytes, .min = 1, .nullable = true},
     {.path = "ullage.host_memory",
      .standing = kNotOfferedYet,
      .kind = kBytes,
      .min = 1,
      .nullable = true,
-     .reason = kNoBudget},
+     .reason = "the host has no budget; ullage plan shows the bytes"},
     {.path = "ullage.disk", .nullable = true},
     {.path = "ullage.disk.path", .kind = kString, .nullable = true},
     {.path = "ullage.disk.limit", .kind = kBytes, .min = 1, .nullable = true},

@@ -153,6 +153,7 @@ void ReadGroups(const FlatSettings& file, std::vector<ParameterGroupSettings>& g
 }
 
 void ReadUllage(const FlatSettings& file, UllageSettings& ullage) {
+  ReadOptional(file, "ullage.device_memory", ullage.device_memory);
   file.Read("ullage.unit_size", ullage.unit_size);
   file.Read("ullage.timeout_seconds", ullage.timeout_seconds);
   ReadOptional(file, "ullage.no_decay", ullage.no_decay);

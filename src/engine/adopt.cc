@@ -24,6 +24,7 @@ using engine::HeldRange;
 // Values travel in pieces of this many elements.
 constexpr std::int64_t kPieceNumel = 256 << 10;
 constexpr std::uint32_t kAdoptItem = 0x41000000;
+constexpr std::uint32_t kBudgetItem = 0x42000000;
 
 DType WeightDtype(Precision precision) {
   switch (precision) {
@@ -197,6 +198,7 @@ Engine::Core::Core(const ParameterList& list, Settings given, std::shared_ptr<Ra
       batch_sizes(settings.ResolveBatchSizes(ranks->world_size())),
       seed(options.seed),
       memory(PlaceOf(options, *ranks, notes), options.dry_run),
+      cap(settings.ullage.device_memory, memory.is_cuda() && !memory.is_dry()),
       parameters(engine::FindDistinct(list, WeightDtype(settings.precision))),
       schedule(settings.scheduler, settings.optimizer.lr),
       scaler(settings.precision == Precision::kFloat16 ? settings.loss_scale
@@ -215,8 +217,11 @@ Engine::Core::Core(const ParameterList& list, Settings given, std::shared_ptr<Ra
           "offload_param without offload_optimizer: weights are updated where they are at home, so "
           "the optimizer state of those on the host is on the host, too");
     }
-    plan = plan::MakePlan(settings, std::move(specs),
-                          {ranks->world_size(), comm().AllLocal(), options.cuda});
+    plan::Target target{ranks->world_size(), comm().AllLocal(), options.cuda};
+    if (settings.ullage.device_memory) AskForTheRestOfTheDevice(options, target);
+    plan = plan::MakePlan(settings, std::move(specs), target);
+    for (std::string& line : plan.BudgetLines()) notes.push_back(std::move(line));
+    cap.Set(target.outside_bytes);
     window_plan = plan::MakeWindowPlan(plan);
     memory::PhaseScope phase(memory.ledger(), memory::Phase::kLoad);
     if (memory.is_cuda() && !memory.is_dry()) AllocateArena();
@@ -237,7 +242,21 @@ Engine::Core::Core(const ParameterList& list, Settings given, std::shared_ptr<Ra
     });
     memory.UseHostArena(nullptr);
     Adoption(*this, options.weights).Run();
+    cap.Renew();
   });
+}
+
+// What is not the engine's. The plan is the same on all ranks, so the one with most decides.
+void Engine::Core::AskForTheRestOfTheDevice(const EngineOptions& options, plan::Target& target) {
+  std::int64_t bytes[] = {options.operator_bytes,
+                          options.outside_bytes ? *options.outside_bytes : cap.MeasureOutside()};
+  comm().AllReduceMax(bytes, kBudgetItem);
+  target.operator_bytes = bytes[0];
+  target.outside_bytes = bytes[1];
+  if (target.operator_bytes > 0) return;
+  notes.emplace_back(
+      "ullage.device_memory: nothing is kept for what operators hold (activations, workspaces), "
+      "which nobody has measured: EngineOptions::operator_bytes, --operator-bytes");
 }
 
 // What the plan has on the host while operators run on a device: one page-locked piece.

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "comm/tiered_window.h"
+#include "engine/device_cap.h"
 #include "engine/parameter_list.h"
 #include "grads/gradient_reducer.h"
 #include "memory/buffer.h"
@@ -33,6 +34,7 @@ struct Engine::Core {
   void AllocateArena();
   optim::DiskPlace StatePlace() const;
   void NoteStateOnDisk();
+  void AskForTheRestOfTheDevice(const EngineOptions& options, plan::Target& target);
   double accumulation() const {
     return static_cast<double>(batch_sizes.accumulation_steps) * ranks->world_size();
   }
@@ -53,6 +55,7 @@ struct Engine::Core {
   const std::uint64_t seed;
   std::vector<std::string> notes;  // for the start of a run
   memory::Memory memory;
+  engine::DeviceCap cap;
 
   std::vector<engine::DistinctParameter> parameters;
   plan::Plan plan;

@@ -10,17 +10,21 @@
 
 #include "base/log.h"
 #include "engine/core.h"
+#include "engine/out_of_memory.h"
 #include "torchx/autograd.h"
+#include "torchx/profile.h"
 #include "torchx/random.h"
 
 namespace ullage {
 
 using memory::Phase;
 using memory::PhaseScope;
+using torchx::ProfilerRange;
 
 at::Tensor Engine::Forward(const std::function<at::Tensor()>& forward) {
   Core& core = *core_;
   PhaseScope phase(core.memory.ledger(), Phase::kForward);
+  const ProfilerRange range("forward");
   core.disk_state->CheckIntact();
   core.store->CheckBindings();
   const auto step = static_cast<std::uint64_t>(core.applied_steps + core.skipped_steps);
@@ -32,12 +36,13 @@ at::Tensor Engine::Forward(const std::function<at::Tensor()>& forward) {
   if (at::GradMode::is_enabled()) ++core.forwards;
   torchx::SeededRandom random(torchx::MixSeed(core.seed, step, index ^ again),
                               core.memory.device());
-  return forward();
+  return WithDeviceErrors(core, "forward", forward);
 }
 
 at::Tensor Engine::Backward(const at::Tensor& loss, bool retain_graph) {
   Core& core = *core_;
   PhaseScope phase(core.memory.ledger(), Phase::kBackward);
+  const ProfilerRange range("backward");
   if (loss.defined() && loss.numel() != 1) {
     throw ConfigError(fmt::format("Backward needs a loss of one element, got {}", loss.numel()),
                       "reduce it with sum() or mean()");
@@ -46,7 +51,8 @@ at::Tensor Engine::Backward(const at::Tensor& loss, bool retain_graph) {
     core.store->CheckBindings();
     // Peers may have gradients for units that this rank did not use in its forward.
     if (core.ranks->world_size() > 1) core.host_updates->Finish();
-    core.gradients->Backward(loss, core.scaler.scale(), retain_graph);
+    WithDeviceErrors(core, "backward",
+                     [&] { core.gradients->Backward(loss, core.scaler.scale(), retain_graph); });
     ++core.backwards;
     core.forwards = 0;
     return loss.defined()
@@ -62,6 +68,7 @@ bool Engine::IsAccumulationBoundary() const {
 StepResult Engine::Step() {
   Core& core = *core_;
   PhaseScope phase(core.memory.ledger(), Phase::kStep);
+  const ProfilerRange range("step");
   return core.TellingOthers([&] {
     core.store->CheckBindings();
     if (core.backwards != core.batch_sizes.accumulation_steps &&
@@ -80,7 +87,10 @@ StepResult Engine::Step() {
     core.host_updates->Finish();
     core.gradients->Complete();
     core.store->EndReading();
-    const optim::GradientNorm norm = core.norm->Measure(static_cast<std::uint32_t>(step));
+    const optim::GradientNorm norm = [&] {
+      const ProfilerRange measure("norm");
+      return core.norm->Measure(static_cast<std::uint32_t>(step));
+    }();
     const double mean = 1 / (core.accumulation() * result.loss_scale);
     result.grad_norm = norm.is_finite ? std::sqrt(norm.sum_of_squares) * mean : INFINITY;
     core.backwards = 0;
@@ -115,6 +125,7 @@ StepResult Engine::Step() {
       const int unit = static_cast<int>(u);
       const plan::UnitPlan& plan = core.plan.units[u];
       if (!plan.unit.trainable || plan.state_on_disk || core.plan.IsUpdatedBeside(unit)) continue;
+      const ProfilerRange update("update", unit);
       core.optimizer->Update(unit, parameters);
       core.store->Publish(unit);
     }
@@ -126,6 +137,7 @@ StepResult Engine::Step() {
     if (core.plan.stage == 0 && core.plan.world_size > 1) core.gradients->SumsRead();
     core.gradients->Clear();
     core.scaler.Update(/*overflow=*/false);
+    core.cap.Renew();
     ++core.applied_steps;
     result.applied = true;
     return result;
@@ -174,7 +186,8 @@ std::vector<std::pair<std::string, std::int64_t>> ByName(const plan::TagBytes& b
 
 MemoryReport Engine::memory() const {
   return {ByName(core_->memory.ledger().now()), ByName(core_->memory.ledger().peak()),
-          core_->memory.ledger().peak_total()};
+          core_->memory.ledger().peak_total(),
+          ByName(core_->memory.ledger().now(memory::Tier::kDevice))};
 }
 
 std::vector<std::pair<std::string, std::int64_t>> Engine::planned_bytes() const {
@@ -183,7 +196,8 @@ std::vector<std::pair<std::string, std::int64_t>> Engine::planned_bytes() const 
 
 EngineStatistics Engine::statistics() const {
   const params::GatherStatistics gathers = core_->store->statistics();
-  return {gathers.gathers, gathers.gathered_bytes, gathers.ahead, gathers.overflows};
+  return {gathers.gathers, gathers.gathered_bytes, gathers.ahead, gathers.overflows,
+          core_->memory.allocations()};
 }
 
 std::vector<std::string> Engine::StartLines() const {

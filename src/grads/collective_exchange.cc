@@ -4,6 +4,7 @@
 
 #include "grads/slice_exchange.h"
 #include "kernels/accumulate.h"
+#include "torchx/profile.h"
 
 namespace ullage::grads {
 namespace {
@@ -29,6 +30,7 @@ class CollectiveExchange final : public SliceExchange {
   }
 
   void Send(int index, bool has_gradients) override {
+    const torchx::ProfilerRange range("reduce", index);
     if (!has_gradients) Reserve(index);
     memory::Buffer& gradients = gradients_[static_cast<std::size_t>(index)];
     ExchangeByBuckets(plan_, comm_, index, gradients.data(), sums_(index), scratch_,

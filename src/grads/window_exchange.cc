@@ -7,6 +7,7 @@
 
 #include "grads/slice_exchange.h"
 #include "layout/ring.h"
+#include "torchx/profile.h"
 #include "ullage/error.h"
 
 namespace ullage::grads {
@@ -203,6 +204,7 @@ class WindowExchange final : public SliceExchange {
 
   // Every rank has published the unit: adds this rank's slice of each to the sums, in rank order.
   void Consume(int index) {
+    const torchx::ProfilerRange range("reduce", index);
     const layout::Unit& unit = plan_.units[Index(index)].unit;
     const bool on_device = window_plan_.staging_ring.on_device;
     std::vector<const std::byte*> slices;

@@ -10,6 +10,7 @@
 
 #include "base/bytes.h"
 #include "torchx/device.h"
+#include "torchx/device_memory.h"
 #include "ullage/error.h"
 
 namespace ullage::memory {
@@ -25,12 +26,20 @@ constexpr std::int64_t kMappedFrom = 128 << 10;
     if (now[i] > 0) held += fmt::format(" {} {},", plan::kTagNames[i], FormatBytes(now[i]));
   }
   if (!held.empty()) held.pop_back();
+  std::string available;
+  if (on_cuda) {
+    const torchx::DeviceMemory device = torchx::ReadDeviceMemory();
+    available = fmt::format("; {} of the device's {} are free, torch's allocator holds {}",
+                            FormatBytes(device.free), FormatBytes(device.total),
+                            FormatBytes(device.reserved));
+  }
   throw OutOfMemoryError(
-      fmt::format("out of {} memory: {} for {} were refused; the engine holds{}",
+      fmt::format("out of {} memory: {} for {} were refused; the engine holds{}{}",
                   on_cuda ? "device" : "host", FormatBytes(bytes), plan::Name(tag),
-                  held.empty() ? " nothing" : held),
-      on_cuda ? "offload with zero_optimization.offload_optimizer and offload_param, or use more "
-                "ranks with a higher zero_optimization.stage"
+                  held.empty() ? " nothing" : held, available),
+      on_cuda ? "let ullage.device_memory decide what lies on the host, offload with "
+                "zero_optimization.offload_optimizer and offload_param, or use more ranks with a "
+                "higher zero_optimization.stage"
               : "use more ranks with a higher zero_optimization.stage, or a smaller "
                 "ullage.unit_size");
 }
@@ -75,6 +84,7 @@ Buffer Memory::Allocate(Tag tag, plan::BufferBytes bytes, Tier tier) {
   const bool on_cuda = OnCuda(tier);
   const std::int64_t total = bytes.total();
   const auto size = static_cast<std::size_t>(total);
+  if (total > 0) ++allocations_;
   if (total > 0 && !is_dry()) {
     using enum Buffer::Source;
     void* data = nullptr;

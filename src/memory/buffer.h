@@ -3,6 +3,7 @@
 
 #include <c10/core/Device.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -88,6 +89,8 @@ class Memory {
   }
 
   Ledger& ledger() { return ledger_; }
+  // How many buffers that are not empty were allocated so far. Any thread.
+  std::int64_t allocations() const { return allocations_; }
   bool is_dry() const { return dry_; }
   bool is_cuda() const { return place_ == Place::kCuda; }
   // Where operators run: Meta in a dry run.
@@ -101,6 +104,7 @@ class Memory {
   const bool dry_;
   const c10::Device device_;
   std::function<std::byte*(std::int64_t)> arena_;
+  std::atomic<std::int64_t> allocations_ = 0;
 };
 
 }  // namespace ullage::memory

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "torchx/profile.h"
+
 namespace ullage::optim {
 
 HostUpdates::HostUpdates(const plan::Plan& plan, params::ParameterStore& weights,
@@ -70,6 +72,7 @@ bool HostUpdates::Take(int& unit) {
 
 void HostUpdates::UpdateOnHost() {
   for (int unit = -1; Take(unit);) {
+    const torchx::ProfilerRange range("update", unit);
     optimizer_.Update(unit, step_);
     Publish(unit);
   }
@@ -77,7 +80,10 @@ void HostUpdates::UpdateOnHost() {
 
 void HostUpdates::UpdateStreamed() {
   std::deque<Flight> flights;
-  for (int unit = -1; Take(unit);) StreamUnit(unit, flights);
+  for (int unit = -1; Take(unit);) {
+    const torchx::ProfilerRange range("streamed update", unit);
+    StreamUnit(unit, flights);
+  }
   for (Flight& flight : flights) Land(std::move(flight));
 }
 

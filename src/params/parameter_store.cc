@@ -14,6 +14,7 @@
 #include "kernels/cast.h"
 #include "params/managed_parameter.h"
 #include "torchx/dtype.h"
+#include "torchx/profile.h"
 #include "torchx/storage.h"
 #include "ullage/error.h"
 
@@ -303,6 +304,7 @@ void ParameterStore::GatherAhead() {
 }
 
 bool ParameterStore::Gather(int index, bool ahead) {
+  const torchx::ProfilerRange range("gather", index);
   UnitState& unit_state = state(index);
   const std::int64_t bytes = GatheredBytes(index);
   const auto placement = ring_.Place(index, bytes, [this, ahead](int other) {

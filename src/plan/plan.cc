@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "plan/disk_layout.h"
+#include "plan/making.h"
 #include "plan/window_plan.h"
 
 namespace ullage::plan {
@@ -64,33 +65,6 @@ std::int64_t UnitBytes(const Settings& settings,
   return std::min(unit_bytes, std::max(kSmallestUnit, weight_bytes / 16));
 }
 
-// Which units have their state on the host or on disk: the share that offload_optimizer.ratio says,
-// from the end of the model. A forward uses those last, so that their update has the time of what
-// comes before; and a backward gives their gradients first.
-void PlaceState(const Settings& settings, Plan& plan) {
-  const OffloadSettings& offload = settings.zero.offload_optimizer;
-  if (offload.device == OffloadDevice::kNone) return;
-  const bool to_disk = offload.device == OffloadDevice::kNvme;
-  const auto is_moved = [to_disk](const UnitPlan& unit) {
-    return to_disk ? unit.state_on_disk : unit.home == Tier::kHost;
-  };
-  double owed = 0;  // elements that should be moved and are not yet
-  for (const UnitPlan& unit : plan.units) {
-    if (!unit.unit.trainable) continue;
-    owed += offload.ratio * static_cast<double>(unit.unit.numel);
-    if (is_moved(unit)) owed -= static_cast<double>(unit.unit.numel);
-  }
-  for (std::size_t u = plan.units.size(); u-- > 0;) {
-    UnitPlan& unit = plan.units[u];
-    const auto numel = static_cast<double>(unit.unit.numel);
-    if (!unit.unit.trainable || is_moved(unit) || owed < numel / 2) continue;
-    unit.home = Tier::kHost;
-    // Plain SGD on fp32 weights has no state.
-    unit.state_on_disk = to_disk && 4 * plan.moments + MasterExtensionBytes(unit.unit.dtype) > 0;
-    owed -= numel;
-  }
-}
-
 }  // namespace
 
 // Weights that a rank holds where they are updated.
@@ -131,6 +105,114 @@ BufferBytes NormBytes(const Plan& plan) {
   return {bytes, layout::RoundUp(bytes, kDeviceGrain) - bytes};
 }
 
+std::vector<UnitPlan> MakeUnitPlans(const Settings& settings,
+                                    const std::vector<layout::ParameterSpec>& parameters,
+                                    const Target& target, bool offload_weights) {
+  const bool slice_weights = settings.zero.stage == 3 && target.world_size > 1;
+  // A small parameter is kept out of the units that come and go.
+  const bool some_gathered = slice_weights || offload_weights;
+  // With slices of its grain the plan says to the byte what the device's allocator gives.
+  const std::int64_t slice_multiple = target.on_cuda ? kDeviceGrain / 2 : layout::kAlignment;
+  std::vector<UnitPlan> units;
+  for (layout::Unit& unit : layout::MakeUnits(parameters, UnitBytes(settings, parameters),
+                                              some_gathered, target.world_size, slice_multiple)) {
+    UnitPlan unit_plan;
+    const bool is_gathered = unit.sliced;
+    unit.sliced = is_gathered && slice_weights;
+    unit_plan.resident = !is_gathered;
+    if (is_gathered && offload_weights) unit_plan.home = Tier::kHost;
+    if (unit.trainable) {
+      unit_plan.state = settings.zero.stage == 0 ? StateShare::kWhole : StateShare::kSlice;
+      unit_plan.own_staging = slice_weights && !unit.sliced;
+    }
+    unit_plan.unit = std::move(unit);
+    units.push_back(std::move(unit_plan));
+  }
+  return units;
+}
+
+void PlaceState(const Settings& settings, Plan& plan) {
+  const OffloadSettings& offload = settings.zero.offload_optimizer;
+  if (offload.device == OffloadDevice::kNone) return;
+  const bool to_disk = offload.device == OffloadDevice::kNvme;
+  const auto is_moved = [to_disk](const UnitPlan& unit) {
+    return to_disk ? unit.state_on_disk : unit.home == Tier::kHost;
+  };
+  double owed = 0;  // elements that should be moved and are not yet
+  for (const UnitPlan& unit : plan.units) {
+    if (!unit.unit.trainable) continue;
+    owed += offload.ratio * static_cast<double>(unit.unit.numel);
+    if (is_moved(unit)) owed -= static_cast<double>(unit.unit.numel);
+  }
+  for (std::size_t u = plan.units.size(); u-- > 0;) {
+    UnitPlan& unit = plan.units[u];
+    const auto numel = static_cast<double>(unit.unit.numel);
+    if (!unit.unit.trainable || is_moved(unit) || owed < numel / 2) continue;
+    unit.home = Tier::kHost;
+    // Plain SGD on fp32 weights has no state.
+    unit.state_on_disk = to_disk && 4 * plan.moments + MasterExtensionBytes(unit.unit.dtype) > 0;
+    owed -= numel;
+  }
+}
+
+void SizeBuffers(const Settings& settings, const Target& target, Plan& plan) {
+  const int world_size = target.world_size;
+  SizeDiskSlots(plan);
+  std::int64_t largest_slice = 0;
+  for (const UnitPlan& unit : plan.units) {
+    if (unit.unit.trainable) largest_slice = std::max(largest_slice, unit.unit.slice_numel);
+  }
+  plan.bucket_numel = std::clamp<std::int64_t>(settings.zero.reduce_bucket_size / world_size, 1,
+                                               std::max<std::int64_t>(largest_slice, 1));
+  const auto gathered_bytes = [&](const UnitPlan& unit) {
+    return unit.resident ? 0 : unit.unit.padded_numel(world_size) * ElementBytes(unit.unit.dtype);
+  };
+  plan.ring_bytes = TwoLargest(plan.units, gathered_bytes);
+  plan.prefetch_bytes = 0;
+  if (target.on_cuda || WasGiven(settings, "zero_optimization.stage3_prefetch_bucket_size")) {
+    std::int64_t all = 0;
+    for (const UnitPlan& unit : plan.units) all += gathered_bytes(unit);
+    plan.prefetch_bytes =
+        std::min(layout::RoundUp(settings.zero.prefetch_bucket_size, layout::kAlignment) *
+                     ElementBytes(plan.weight_dtype),
+                 all - plan.ring_bytes);
+    plan.ring_bytes += plan.prefetch_bytes;
+  }
+  plan.landing_bytes = 0;
+  if (target.on_cuda && !plan.sums_in_weight_dtype) {
+    plan.landing_bytes = TwoLargest(plan.units, [&](const UnitPlan& unit) {
+      return unit.home == Tier::kHost ? StagingBytes(unit.unit, world_size) : 0;
+    });
+  }
+  plan.stream_bytes = 0;
+  for (std::size_t u = 0; u < plan.units.size(); ++u) {
+    const UnitPlan& unit = plan.units[u];
+    if (!plan.IsUpdatedBeside(static_cast<int>(u)) || unit.state_on_disk) continue;
+    const std::int64_t element_bytes = ElementBytes(unit.unit.dtype) +
+                                       MasterExtensionBytes(unit.unit.dtype) + 4 * plan.moments +
+                                       4;  // a gradient's at most
+    const std::int64_t bytes =
+        element_bytes * std::min(kStreamNumel, plan.HeldNumel(static_cast<int>(u)));
+    plan.stream_bytes =
+        std::max(plan.stream_bytes, static_cast<std::int64_t>(kStreamSlots) * bytes);
+  }
+  if (world_size == 1) return;
+  plan.staging_ring_bytes = TwoLargest(plan.units, [&](const UnitPlan& unit) {
+    return unit.own_staging ? 0 : StagingBytes(unit.unit, world_size);
+  });
+  plan.own_staging_bytes = 0;
+  for (const UnitPlan& unit : plan.units) {
+    if (unit.own_staging) plan.own_staging_bytes += StagingBytes(unit.unit, world_size);
+  }
+  plan.descriptor_bytes = static_cast<std::int64_t>(plan.units.size() * sizeof(Descriptor));
+  constexpr std::int64_t kTileBytes = 1 << 20;
+  if (settings.zero.stage == 0) plan.sums_tile_bytes = std::min(kTileBytes, 4 * largest_slice);
+  if (!target.all_local) {
+    plan.exchange_scratch_bytes =
+        2 * world_size * plan.bucket_numel * ElementBytes(plan.weight_dtype);
+  }
+}
+
 Plan MakePlan(const Settings& settings, std::vector<layout::ParameterSpec> parameters,
               const Target& target) {
   const int world_size = target.world_size;
@@ -150,79 +232,11 @@ Plan MakePlan(const Settings& settings, std::vector<layout::ParameterSpec> param
   for (layout::ParameterSpec& spec : plan.parameters) {
     spec.stays_whole |= spec.numel < settings.zero.param_persistence_threshold;
   }
-  const bool slice_weights = settings.zero.stage == 3 && world_size > 1;
-  const bool offload_weights = settings.zero.offload_param.device != OffloadDevice::kNone;
-  // A small parameter is kept out of the units that come and go.
-  const bool some_gathered = slice_weights || offload_weights;
-  // With slices of its grain the plan says to the byte what the device's allocator gives.
-  const std::int64_t slice_multiple = target.on_cuda ? kDeviceGrain / 2 : layout::kAlignment;
-  for (layout::Unit& unit : layout::MakeUnits(plan.parameters, UnitBytes(settings, plan.parameters),
-                                              some_gathered, world_size, slice_multiple)) {
-    UnitPlan unit_plan;
-    const bool is_gathered = unit.sliced;
-    unit.sliced = is_gathered && slice_weights;
-    unit_plan.resident = !is_gathered;
-    if (is_gathered && offload_weights) unit_plan.home = Tier::kHost;
-    if (unit.trainable) {
-      unit_plan.state = settings.zero.stage == 0 ? StateShare::kWhole : StateShare::kSlice;
-      unit_plan.own_staging = slice_weights && !unit.sliced;
-    }
-    unit_plan.unit = std::move(unit);
-    plan.units.push_back(std::move(unit_plan));
-  }
+  plan.units = MakeUnitPlans(settings, plan.parameters, target,
+                             settings.zero.offload_param.device != OffloadDevice::kNone);
   PlaceState(settings, plan);
-  SizeDiskSlots(plan);
-
-  std::int64_t largest_slice = 0;
-  for (const UnitPlan& unit : plan.units) {
-    if (unit.unit.trainable) largest_slice = std::max(largest_slice, unit.unit.slice_numel);
-  }
-  plan.bucket_numel = std::clamp<std::int64_t>(settings.zero.reduce_bucket_size / world_size, 1,
-                                               std::max<std::int64_t>(largest_slice, 1));
-  const auto gathered_bytes = [&](const UnitPlan& unit) {
-    return unit.resident ? 0 : unit.unit.padded_numel(world_size) * ElementBytes(unit.unit.dtype);
-  };
-  plan.ring_bytes = TwoLargest(plan.units, gathered_bytes);
-  if (target.on_cuda || WasGiven(settings, "zero_optimization.stage3_prefetch_bucket_size")) {
-    std::int64_t all = 0;
-    for (const UnitPlan& unit : plan.units) all += gathered_bytes(unit);
-    plan.prefetch_bytes =
-        std::min(layout::RoundUp(settings.zero.prefetch_bucket_size, layout::kAlignment) *
-                     ElementBytes(plan.weight_dtype),
-                 all - plan.ring_bytes);
-    plan.ring_bytes += plan.prefetch_bytes;
-  }
-  if (target.on_cuda && !plan.sums_in_weight_dtype) {
-    plan.landing_bytes = TwoLargest(plan.units, [&](const UnitPlan& unit) {
-      return unit.home == Tier::kHost ? StagingBytes(unit.unit, world_size) : 0;
-    });
-  }
-  for (std::size_t u = 0; u < plan.units.size(); ++u) {
-    const UnitPlan& unit = plan.units[u];
-    if (!plan.IsUpdatedBeside(static_cast<int>(u)) || unit.state_on_disk) continue;
-    const std::int64_t element_bytes = ElementBytes(unit.unit.dtype) +
-                                       MasterExtensionBytes(unit.unit.dtype) + 4 * plan.moments +
-                                       4;  // a gradient's at most
-    const std::int64_t bytes =
-        element_bytes * std::min(kStreamNumel, plan.HeldNumel(static_cast<int>(u)));
-    plan.stream_bytes =
-        std::max(plan.stream_bytes, static_cast<std::int64_t>(kStreamSlots) * bytes);
-  }
-  if (world_size > 1) {
-    plan.staging_ring_bytes = TwoLargest(plan.units, [&](const UnitPlan& unit) {
-      return unit.own_staging ? 0 : StagingBytes(unit.unit, world_size);
-    });
-    for (const UnitPlan& unit : plan.units) {
-      if (unit.own_staging) plan.own_staging_bytes += StagingBytes(unit.unit, world_size);
-    }
-    plan.descriptor_bytes = static_cast<std::int64_t>(plan.units.size() * sizeof(Descriptor));
-    constexpr std::int64_t kTileBytes = 1 << 20;
-    if (settings.zero.stage == 0) plan.sums_tile_bytes = std::min(kTileBytes, 4 * largest_slice);
-    if (!target.all_local) {
-      plan.exchange_scratch_bytes =
-          2 * world_size * plan.bucket_numel * ElementBytes(plan.weight_dtype);
-    }
-  }
+  SizeBuffers(settings, target, plan);
+  if (settings.ullage.device_memory) FitToBudget(settings, target, plan);
   return plan;
 }
 
@@ -242,22 +256,39 @@ TagBytes Plan::BytesOfRank(int rank) const {
 }
 
 TagBytes Plan::BytesOfRank(int rank, Tier tier) const {
+  TagBytes bytes = BytesOfBuffers(tier);
+  for (std::size_t u = 0; u < units.size(); ++u) {
+    const TagBytes of_unit = BytesOfUnit(static_cast<int>(u), rank, tier);
+    for (std::size_t tag = 0; tag < bytes.size(); ++tag) bytes[tag] += of_unit[tag];
+  }
+  return bytes;
+}
+
+TagBytes Plan::BytesOfUnit(int index, int rank, Tier tier) const {
   TagBytes bytes{};
   const auto add = [&](Tag tag, Tier where, const BufferBytes& buffer) {
     if (where != tier) return;
     bytes[static_cast<std::size_t>(tag)] += buffer.used;
     bytes[static_cast<std::size_t>(Tag::kPadding)] += buffer.padding;
   };
-  for (std::size_t u = 0; u < units.size(); ++u) {
-    const UnitPlan& unit = units[u];
-    add(Tag::kWeights, Tier::kDevice, ResidentBytes(unit, world_size));
-    if (!unit.resident || unit.home != Tier::kDevice) {
-      add(Tag::kWeights, unit.home, HomeBytes(unit, rank, world_size));
-    }
-    add(Tag::kMaster, unit.state_tier(), MasterBytes(unit, rank, world_size));
-    add(Tag::kMoments, unit.state_tier(), MomentBytes(unit, rank, world_size, moments));
-    add(Tag::kGradients, unit.home, GradientBytes(unit, rank, sums_dtype(static_cast<int>(u))));
+  const UnitPlan& unit = units[static_cast<std::size_t>(index)];
+  add(Tag::kWeights, Tier::kDevice, ResidentBytes(unit, world_size));
+  if (!unit.resident || unit.home != Tier::kDevice) {
+    add(Tag::kWeights, unit.home, HomeBytes(unit, rank, world_size));
   }
+  add(Tag::kMaster, unit.state_tier(), MasterBytes(unit, rank, world_size));
+  add(Tag::kMoments, unit.state_tier(), MomentBytes(unit, rank, world_size, moments));
+  add(Tag::kGradients, unit.home, GradientBytes(unit, rank, sums_dtype(index)));
+  return bytes;
+}
+
+TagBytes Plan::BytesOfBuffers(Tier tier) const {
+  TagBytes bytes{};
+  const auto add = [&](Tag tag, Tier where, const BufferBytes& buffer) {
+    if (where != tier) return;
+    bytes[static_cast<std::size_t>(tag)] += buffer.used;
+    bytes[static_cast<std::size_t>(Tag::kPadding)] += buffer.padding;
+  };
   add(Tag::kSlots, Tier::kDevice, {ring_bytes, 0});
   add(Tag::kBuckets, Tier::kHost, {landing_bytes + disk_slot_bytes, 0});
   add(Tag::kBuckets, Tier::kDisk, {0, MakeDiskLayout(*this).padding});

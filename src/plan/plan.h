@@ -43,6 +43,10 @@ struct Target {
   int world_size = 1;
   bool all_local = true;  // every rank is on this host, so gradients are read in place
   bool on_cuda = false;   // operators run on a CUDA device
+  // Of the device, when ullage.device_memory says how much of it there is: the most that operators
+  // hold at a time (activations, workspaces), and what lies there outside torch's allocator.
+  std::int64_t operator_bytes = 0;
+  std::int64_t outside_bytes = 0;
 };
 
 struct Plan {
@@ -79,10 +83,19 @@ struct Plan {
   std::int64_t sums_tile_bytes = 0;
   // The buffers of an all-to-all, when ranks are on several hosts.
   std::int64_t exchange_scratch_bytes = 0;
+  // ullage.device_memory, 0 without one, and what of it is not the engine's (Target).
+  std::int64_t device_budget = 0;
+  std::int64_t operator_bytes = 0;
+  std::int64_t outside_bytes = 0;
+  // The budget decided what lies on the host, since the settings left it open.
+  bool is_placed_by_budget = false;
 
   // What a rank allocates for this plan, by tag. The engine's ledger shows the same.
   TagBytes BytesOfRank(int rank) const;
   TagBytes BytesOfRank(int rank, Tier tier) const;
+  // The parts that make it up: of one unit, and of the buffers that units share.
+  TagBytes BytesOfUnit(int unit, int rank, Tier tier) const;
+  TagBytes BytesOfBuffers(Tier tier) const;
   // Whether a unit is updated while the device goes on with other work: its state is on the host
   // and operators run elsewhere.
   bool IsUpdatedBeside(int unit) const {
@@ -98,6 +111,8 @@ struct Plan {
   std::string ToJson() const;
   // A table for people: one row for each tag, one column for each rank, and the units below.
   std::string ToText() const;
+  // With a budget: what lies where, how much it is, and why.
+  std::vector<std::string> BudgetLines() const;
 };
 
 // The bytes of one buffer, split into what holds elements and what is alignment.
@@ -124,7 +139,8 @@ BufferBytes NormBytes(const Plan& plan);
 inline constexpr std::size_t kStreamSlots = 3;
 inline constexpr std::int64_t kStreamNumel = 16 << 20;
 
-// Throws as Settings::ResolveBatchSizes.
+// Throws as Settings::ResolveBatchSizes, and OutOfMemoryError when the plan needs more than
+// ullage.device_memory, with what it needs at least.
 Plan MakePlan(const Settings& settings, std::vector<layout::ParameterSpec> parameters,
               const Target& target);
 

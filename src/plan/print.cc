@@ -66,6 +66,9 @@ std::string Plan::ToJson() const {
               {"sums_tile_bytes", sums_tile_bytes},
               {"exchange_scratch_bytes", exchange_scratch_bytes},
               {"bucket_numel", bucket_numel},
+              {"device_budget", device_budget},
+              {"operator_bytes", operator_bytes},
+              {"outside_bytes", outside_bytes},
               {"bytes_per_rank", std::move(ranks)},
               {"units", std::move(units_json)}}
       .dump(2);
@@ -100,6 +103,21 @@ std::string Plan::ToText() const {
   text += fmt::format("{:<12}", "total");
   for (const std::int64_t total : totals) text += fmt::format("{:>14}", FormatBytes(total));
   text += "\n";
+  if (device_budget > 0) {
+    const auto row = [&](const char* name, const auto& bytes_of) {
+      text += fmt::format("{:<12}", name);
+      for (int rank = 0; rank < columns; ++rank)
+        text += fmt::format("{:>14}", FormatBytes(bytes_of(rank)));
+      text += "\n";
+    };
+    row("on device", [&](int rank) {
+      const TagBytes bytes = BytesOfRank(rank, Tier::kDevice);
+      return std::accumulate(bytes.begin(), bytes.end(), std::int64_t{0});
+    });
+    row("operators", [&](int) { return operator_bytes; });
+    row("outside", [&](int) { return outside_bytes; });
+    row("of budget", [&](int) { return device_budget; });
+  }
   for (const auto& [name, tier] :
        {std::pair{"on the host", Tier::kHost}, std::pair{"on disk", Tier::kDisk}}) {
     std::vector<std::int64_t> there;

@@ -337,7 +337,7 @@ quantize_training: not offered
 curriculum_learning: not offered
 data_efficiency: not offered
 ullage: honoured
-ullage.device_memory: not offered yet
+ullage.device_memory: honoured
 ullage.host_memory: not offered yet
 ullage.disk: honoured
 ullage.disk.path: honoured

@@ -189,8 +189,6 @@ TEST(NotOffered, WhatALaterReleaseBringsSaysYet) {
        "csv_monitor.enabled: true is recognised but not offered yet: "},
       {R"({"fp16": {"fp16_master_weights_and_grads": true}})",
        "fp16.fp16_master_weights_and_grads: true is recognised but not offered yet: "},
-      {R"({"ullage": {"device_memory": "40GiB"}})",
-       "ullage.device_memory: 42949672960 is recognised but not offered yet: "},
       {R"({"ullage": {"host_memory": 38e9}})",
        "ullage.host_memory: 38000000000 is recognised but not offered yet: "},
       {R"({"ullage": {"reduce": "at_boundary"}})",

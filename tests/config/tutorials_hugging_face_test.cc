@@ -272,11 +272,11 @@ const RefusedTutorial kRefused[] = {
      "torch_autocast.enabled: true is recognised but not offered"},
     {"WandbOn", R"({"wandb": {"enabled": true, "project": "mine"}})",
      "wandb.enabled: true is recognised but not offered"},
-    {"BudgetBeforeThePlanner", R"({
+    {"HostBudgetBeforeThePlanner", R"({
   "train_micro_batch_size_per_gpu": 1,
   "ullage": {"device_memory": "40GiB", "host_memory": "96GiB"}
 })",
-     "ullage.device_memory: 42949672960 is recognised but not offered yet"},
+     "ullage.host_memory: 103079215104 is recognised but not offered yet"},
 };
 
 class HuggingFaceGuidesNotOffered : public testing::TestWithParam<RefusedTutorial> {};

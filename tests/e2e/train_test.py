@@ -169,3 +169,26 @@ def test_plan_needs_no_weights_and_names_the_bytes(shop):
                     "--micro-batch", 2)
     assert "ZeRO stage 3 on 4 ranks" in done.stdout
     assert "rank 3" in done.stdout and "moments" in done.stdout
+
+
+def test_a_budget_moves_state_to_the_host_and_changes_no_bit(shop):
+    _, expected = shop.train("--ranks", 1, "--steps", 3, stage=0)
+    words = ("plan", "--model", shop.model / "config.json", "--seq", 16)
+
+    def budget_of(size):
+        return {"unit_size": "16KiB", "timeout_seconds": 30, "device_memory": size}
+
+    def config_with(size):
+        return write_config(shop.new("config.json"), 0, ullage=budget_of(size))
+
+    plan = json.loads(run_well(*words, "--config", config_with("1TiB"), "--json").stdout)["plan"]
+    assert plan["device_budget"] == 1 << 40
+    whole = sum(plan["bytes_per_rank"][0].values())
+    told = run_well(*words, "--config", config_with(whole + 4096), "--operator-bytes", "4KiB").stdout
+    assert "all weights and optimizer state fit on the device" in told
+    told = run_well(*words, "--config", config_with(whole + 4095), "--operator-bytes", "4KiB").stdout
+    assert "on the host, because the device has no room for it" in told
+    assert "on the host " in told and "of budget " in told
+    _, report = shop.train("--ranks", 1, "--steps", 3, stage=0,
+                           ullage=budget_of(whole * 6 // 10))
+    assert report["parameters_sha256"] == expected["parameters_sha256"]

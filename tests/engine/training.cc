@@ -72,6 +72,9 @@ Outcome Train(const Case& c, const std::string& extra, int micro_batches) {
     if (rank == 0) outcome.sha = sha;
     if (rank == 0) outcome.statistics = engine.statistics();
     NoteBytes(engine, outcome.peak[rank], outcome.planned[rank]);
+    std::int64_t on_device = 0;
+    for (const auto& [tag, bytes] : engine.memory().on_device) on_device += bytes;
+    if (rank == 0) outcome.most_on_device = on_device;  // ranks differ in padding only
   });
   return outcome;
 }

@@ -29,6 +29,7 @@ struct Outcome {
   std::vector<double> norms;
   std::vector<Bytes> peak, planned;  // by rank
   EngineStatistics statistics;       // of rank 0
+  std::int64_t most_on_device = 0;   // by rank 0, after the steps
 };
 
 // Three steps over `micro_batches` each, however they are spread over ranks and micro-steps.
