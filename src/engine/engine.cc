@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
 #include "base/log.h"
 #include "engine/core.h"
@@ -107,12 +108,15 @@ StepResult Engine::Step() {
     parameters.gradient_factor = static_cast<float>(mean / clip);
 
     core.store->BeginUpdate();
+    std::vector<int> units;
     for (std::size_t u = 0; u < core.plan.units.size(); ++u) {
       const int unit = static_cast<int>(u);
-      if (!core.plan.units[u].unit.trainable || core.plan.IsUpdatedBeside(unit)) continue;
-      core.optimizer->Update(unit, parameters);
-      core.store->Publish(unit);
+      if (core.plan.units[u].unit.trainable && !core.plan.IsUpdatedBeside(unit)) {
+        units.push_back(unit);
+      }
     }
+    core.optimizer->Update(units, parameters);
+    for (const int unit : units) core.store->Publish(unit);
     core.host_updates->Start(parameters);
     core.store->EndUpdate();
     if (core.plan.stage == 0 && core.plan.world_size > 1) core.gradients->SumsRead();

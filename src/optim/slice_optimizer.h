@@ -7,6 +7,7 @@
 #include "grads/gradient_reducer.h"
 #include "kernels/adamw.h"
 #include "kernels/sgd.h"
+#include "kernels/update_part.h"
 #include "kernels/weights.h"
 #include "memory/buffer.h"
 #include "optim/parameter_groups.h"
@@ -50,6 +51,8 @@ class SliceOptimizer {
   // Updates what this rank holds of a trainable unit from its gradient sums, and with it the
   // weights, in one pass. The update of units at home on a CUDA device is only queued.
   void Update(int unit, const StepParameters& step);
+  // The same for several; those at home on a CUDA device whose sums are here are one launch.
+  void Update(std::span<const int> units, const StepParameters& step);
 
   // Where the state of `unit` lies at home.
   StateArrays Arrays(int unit) const;
@@ -77,6 +80,14 @@ class SliceOptimizer {
   };
 
   std::vector<Segment> MakeSegments(int unit) const;
+  // Adds what elements [begin, end) of `unit` have of each group; `arrays` are those from
+  // arrays.first on. A part's step is its group.
+  void AddParts(int unit, std::int64_t begin, std::int64_t end, const StateArrays& arrays,
+                std::vector<kernels::UpdatePart>& parts) const;
+  void Run(std::span<const kernels::UpdatePart> parts, const StepParameters& step, bool on_cuda,
+           void* stream) const;
+  kernels::AdamWStep AdamWStepOf(const Group& group, const StepParameters& step) const;
+  kernels::SgdStep SgdStepOf(const Group& group, const StepParameters& step) const;
   kernels::WeightRange Range(int unit, std::int64_t first) const;
   bool OnCuda(int unit) const { return memory_.OnCuda(unit_plan(unit).home); }
   void* Stream() const { return torchx::Queue::OfOperators(memory_.device()).stream(); }
