@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kernels/device.h"
+#include "kernels/device_layers.h"
 
 namespace {
 
@@ -35,7 +36,11 @@ class Buffer {
   Buffer& operator=(const Buffer&) = delete;
   ~Buffer() { cudaFree(data_); }
   void* data() const { return data_; }
-  float* floats() const { return static_cast<float*>(data_); }
+  float* floats() const { return as<float>(); }
+  template <typename T>
+  T* as() const {
+    return static_cast<T*>(data_);
+  }
 
  private:
   void* data_ = nullptr;
@@ -116,6 +121,31 @@ int main() {
   Measure("DropoutMask bf16", 4, [&] {
     device::DropoutMask(DType::kBFloat16, gradient16.data(), weight.data(), 0, kElements, 42,
                         0x1999999a, 1.0f / 0.9f, nullptr);
+  });
+  std::vector<device::ArrayPart> parts;
+  for (int64_t i = 0; i < kElements; i += kElements / 64) {
+    parts.push_back({DType::kBFloat16, gradient16.as<uint16_t>() + i, weight.as<uint16_t>() + i,
+                     kElements / 64});
+  }
+  Measure("Copy bf16, 64 parts", 4, [&] { device::Copy(parts, nullptr); });
+
+  const ullage::kernels::Matrix shape{DType::kBFloat16, kElements / 1024, 1024};
+  auto* const rows = exp_avg.floats();
+  Measure("AddNorm bf16, rows of 1024", 8, [&] {
+    device::AddNorm(shape,
+                    {gradient16.data(), weight.data(), extension.data(), extension.data(),
+                     gradient16.data(), gradient.data(), rows, rows + shape.rows},
+                    1e-5, {42, 0x1999999a, 1.0f / 0.9f}, nullptr);
+  });
+  Measure("AddNormGradient bf16, rows of 1024", 8, [&] {
+    device::AddNormGradient(shape,
+                            {gradient16.data(), weight.data(), rows, rows + shape.rows,
+                             extension.data(), gradient.data(), floats.data(), exp_avg_sq.floats()},
+                            {42, 0x1999999a, 1.0f / 0.9f}, nullptr);
+  });
+  Measure("GeluGradient bf16, rows of 1024", 6, [&] {
+    device::GeluGradient(
+        shape, {gradient16.data(), weight.data(), gradient16.data(), exp_avg_sq.floats()}, nullptr);
   });
   MustSucceed(cudaFree(sum));
 }

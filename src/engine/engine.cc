@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
 #include "base/log.h"
 #include "engine/core.h"
@@ -121,14 +122,19 @@ StepResult Engine::Step() {
     parameters.gradient_factor = static_cast<float>(mean / clip);
 
     core.store->BeginUpdate();
+    std::vector<int> units;
     for (std::size_t u = 0; u < core.plan.units.size(); ++u) {
       const int unit = static_cast<int>(u);
       const plan::UnitPlan& plan = core.plan.units[u];
-      if (!plan.unit.trainable || plan.state_on_disk || core.plan.IsUpdatedBeside(unit)) continue;
-      const ProfilerRange update("update", unit);
-      core.optimizer->Update(unit, parameters);
-      core.store->Publish(unit);
+      if (plan.unit.trainable && !plan.state_on_disk && !core.plan.IsUpdatedBeside(unit)) {
+        units.push_back(unit);
+      }
     }
+    {
+      const ProfilerRange update("update");
+      core.optimizer->Update(units, parameters);
+    }
+    for (const int unit : units) core.store->Publish(unit);
     if (!core.plan.on_cuda) {
       core.optimizer->UpdateOnDisk(parameters, [&](int unit) { core.store->Publish(unit); });
     }

@@ -81,7 +81,7 @@ void GradientReducer::Backward(const at::Tensor& loss, double seed, bool retain_
   next_ = 0;
   RenewTaps();
   const bool has_graph = loss.defined() && loss.requires_grad();
-  if (has_graph) {
+  if (has_graph && exchange_ != nullptr) {
     torchx::VisitGraph(loss, [this](const torch::autograd::Node* node) {
       const auto found = parameter_of_node_.find(node);
       if (found == parameter_of_node_.end()) return;
@@ -95,7 +95,7 @@ void GradientReducer::Backward(const at::Tensor& loss, double seed, bool retain_
     CloseReadyUnits(/*all=*/false);
   }
   if (has_graph) torchx::RunBackward(loss, seed, retain_graph);
-  if (exchange_ == nullptr) return;
+  if (exchange_ == nullptr) return sums_.Flush();
   CloseReadyUnits(/*all=*/true);
   exchange_->Finish();
   ExchangeLate();

@@ -41,6 +41,13 @@ Sums::Sums(const plan::Plan& plan, const plan::WindowPlan& window_plan, int rank
     }
     cross |= plan.units[u].unit.trainable && tier == plan::Tier::kHost && memory.is_cuda();
   }
+  if (memory.is_cuda()) {
+    batch_.emplace([&memory](const GradientBatch::Work& work) {
+      const torchx::Queue operators = torchx::Queue::OfOperators(memory.device());
+      if (!work.copies.empty()) kernels::device::Copy(work.copies, operators.stream());
+      if (!work.additions.empty()) kernels::device::AddToFloat(work.additions, operators.stream());
+    });
+  }
   if (cross) landing_ = std::make_unique<Landing>(memory, plan.landing_bytes);
 }
 
@@ -61,19 +68,19 @@ void Sums::Add(int parameter, int unit, const layout::Member& member, const at::
   if (memory_.is_dry()) return;
   const at::Tensor dense = gradient.contiguous();
   const bool on_device = memory_.OnCuda(TierOf(unit));
-  const torchx::Queue operators = torchx::Queue::OfOperators(memory_.device());
   if (sums.dtype != DType::kFloat32) {
     std::byte* to = sums.data + member.offset * ElementBytes(dtype);
-    if (memory_.is_cuda() && !on_device && listener_.came) {
+    if (on_device) return batch_->Copy(dense, dtype, to);
+    if (memory_.is_cuda() && listener_.came) {
       listener_.came(parameter, dtype, dense.const_data_ptr(), member.numel);
     }
-    if (landing_ != nullptr && !on_device) return landing_->Store(dense, to);
-    return operators.Copy(to, dense.const_data_ptr(), static_cast<std::int64_t>(dense.nbytes()));
+    if (landing_ != nullptr) return landing_->Store(dense, to);
+    std::memcpy(to, dense.const_data_ptr(), dense.nbytes());
+    return;
   }
   float* to = reinterpret_cast<float*>(sums.data) + member.offset;
   if (on_device) {
-    kernels::device::AddToFloat(dtype, dense.const_data_ptr(), to, member.numel,
-                                operators.stream());
+    batch_->Add(dense, dtype, to);
   } else if (landing_ != nullptr) {
     landing_->Add(dense, dtype, to);
   } else {
@@ -105,6 +112,10 @@ void Sums::AddSlices(int index, const std::vector<const std::byte*>& slices,
   }
 }
 
+void Sums::Flush() {
+  if (batch_.has_value()) batch_->Flush();
+}
+
 // A second gradient has come for `parameter` of a unit that keeps them as they came.
 void Sums::Promote(int parameter, int unit) {
   const auto u = static_cast<std::size_t>(unit);
@@ -122,6 +133,7 @@ void Sums::Promote(int parameter, int unit) {
                     "with all of them {} more",
                     plan_.parameters[static_cast<std::size_t>(parameter)].name, FormatBytes(more)));
   }
+  Flush();
   const plan::Tier tier = TierOf(unit);
   memory::Buffer wide = memory_.Allocate(
       memory::Tag::kGradients, plan::GradientBytes(plan_.units[u], 0, DType::kFloat32), tier);
@@ -150,6 +162,7 @@ void Sums::Promote(int parameter, int unit) {
 }
 
 void Sums::Complete() {
+  Flush();
   if (landing_ != nullptr) landing_->Finish();
   if (memory_.is_dry()) return;
   for (std::size_t u = 0; u < plan_.units.size(); ++u) {
@@ -168,6 +181,7 @@ void Sums::Complete() {
 }
 
 void Sums::Clear() {
+  Flush();  // of a pass that an error ended
   came_.assign(came_.size(), false);
   for (std::size_t u = 0; u < plan_.units.size(); ++u) {
     if (!plan_.IsUpdatedBeside(static_cast<int>(u))) ClearUnit(static_cast<int>(u));

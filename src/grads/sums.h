@@ -7,10 +7,12 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "comm/tiered_window.h"
+#include "grads/gradient_batch.h"
 #include "grads/landing.h"
 #include "memory/buffer.h"
 #include "plan/window_plan.h"
@@ -34,11 +36,13 @@ class Sums {
   UnitSums Of(int unit) const;
 
   // On one rank: adds a gradient of `parameter`, which lies at `member` of `unit`. On CUDA the work
-  // is only queued.
+  // is only queued, or done with that of others (Note [Batches of gradients]).
   void Add(int parameter, int unit, const layout::Member& member, const at::Tensor& gradient);
   // On several ranks: adds this rank's slice of `unit` as each rank laid it out, one after the
   // other. On CUDA as work of `queue`, after which the slices may be overwritten.
   void AddSlices(int unit, const std::vector<const std::byte*>& slices, const torchx::Queue& queue);
+  // A backward pass ends: queues what waits for others.
+  void Flush();
   // Queued work has reached the host's memory, and gradients that did not come count as zeros.
   void Complete();
   // All sums are zero again; but those of units that are updated beside (plan) only when ClearUnit
@@ -70,7 +74,8 @@ class Sums {
   std::vector<bool> promoted_;       // by unit: fp32 although the plan keeps gradients as they come
   std::vector<bool> came_;           // by parameter, since the last Clear
   bool warned_of_promotion_ = false;
-  std::unique_ptr<Landing> landing_;  // where gradients cross to the host
+  std::optional<GradientBatch> batch_;  // of sums on a CUDA device
+  std::unique_ptr<Landing> landing_;    // where gradients cross to the host
 };
 
 }  // namespace ullage::grads

@@ -11,6 +11,7 @@ enum class Decay { kNone, kDecoupled, kL2 };
 
 // An AdamWStep ready for the loop.
 struct AdamWFactors {
+  AdamWFactors() = default;                      // not to be used before it is assigned to
   explicit AdamWFactors(const AdamWStep& step);  // throws StateError when t < 1
 
   Decay decay;

@@ -16,6 +16,7 @@
 #include "kernels/adamw.h"
 #include "kernels/exact_sum.h"
 #include "kernels/sgd.h"
+#include "kernels/update_part.h"
 #include "kernels/weights.h"
 
 namespace ullage::kernels::device {
@@ -27,6 +28,10 @@ void AdamW(const AdamWStep& step, const WeightRange& weights, DType gradient_dty
            const void* gradient, float* exp_avg, float* exp_avg_sq, int64_t n, Stream stream);
 void Sgd(const SgdStep& step, const WeightRange& weights, DType gradient_dtype,
          const void* gradient, float* momentum_buffer, int64_t n, Stream stream);
+// The same for many ranges in few launches: about one for 60 parts, for 8 steps and for each pair
+// of types. Parts must not overlap. Throw StateError when a part's step is none of `steps`.
+void AdamW(std::span<const AdamWStep> steps, std::span<const UpdatePart> parts, Stream stream);
+void Sgd(std::span<const SgdStep> steps, std::span<const UpdatePart> parts, Stream stream);
 
 // kernels/weights.h
 void LoadMaster(const WeightRange& range, float* out, int64_t n, Stream stream);
@@ -41,6 +46,15 @@ void AddTo16(DType dtype, void* sum, const void* in, int64_t n, Stream stream);
 // AddToFloat of each slice, one after the other. Slices may be in another device's memory.
 void AddSlicesToFloat(DType dtype, std::span<const std::byte* const> slices, float* sum, int64_t n,
                       Stream stream);
+// The same for many arrays in few launches, and copies of arrays. Arrays must not overlap.
+struct ArrayPart {
+  DType dtype = DType::kFloat32;  // of `in`
+  const void* in = nullptr;
+  void* out = nullptr;  // AddToFloat: float[n], the sums; Copy: of `dtype`
+  int64_t n = 0;
+};
+void AddToFloat(std::span<const ArrayPart> parts, Stream stream);
+void Copy(std::span<const ArrayPart> parts, Stream stream);
 void Convert(DType from, const void* in, DType to, void* out, int64_t n, Stream stream);
 
 // A SquareSum (kernels/norm.h) in device memory. ExactSum::FromWords reads the words once they are

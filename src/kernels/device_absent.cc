@@ -1,5 +1,6 @@
-// device.h in a build without CUDA.
+// device.h and device_layers.h in a build without CUDA.
 #include "kernels/device.h"
+#include "kernels/device_layers.h"
 
 #include <fmt/format.h>
 
@@ -25,6 +26,14 @@ void Sgd(const SgdStep&, const WeightRange&, DType, const void*, float*, int64_t
   Refuse("Sgd");
 }
 
+void AdamW(std::span<const AdamWStep>, std::span<const UpdatePart>, Stream) {
+  Refuse("AdamW");
+}
+
+void Sgd(std::span<const SgdStep>, std::span<const UpdatePart>, Stream) {
+  Refuse("Sgd");
+}
+
 void LoadMaster(const WeightRange&, float*, int64_t, Stream) {
   Refuse("LoadMaster");
 }
@@ -45,6 +54,14 @@ void AddSlicesToFloat(DType, std::span<const std::byte* const>, float*, int64_t,
   Refuse("AddSlicesToFloat");
 }
 
+void AddToFloat(std::span<const ArrayPart>, Stream) {
+  Refuse("AddToFloat");
+}
+
+void Copy(std::span<const ArrayPart>, Stream) {
+  Refuse("Copy");
+}
+
 void AddTo16(DType, void*, const void*, int64_t, Stream) {
   Refuse("AddTo16");
 }
@@ -63,6 +80,26 @@ void AddSumOfSquares(DType, const void*, int64_t, SquareSumWords*, Stream) {
 
 void DropoutMask(DType, const void*, void*, int64_t, int64_t, uint64_t, uint32_t, float, Stream) {
   Refuse("DropoutMask");
+}
+
+void AddNorm(const Matrix&, const AddNormArrays&, double, const DropoutKey&, Stream) {
+  Refuse("AddNorm");
+}
+
+void AddNormGradient(const Matrix&, const AddNormGradientArrays&, const DropoutKey&, Stream) {
+  Refuse("AddNormGradient");
+}
+
+void FinishColumnSums(std::span<const ColumnSum>, Stream) {
+  Refuse("FinishColumnSums");
+}
+
+void PartialColumnSums(const Matrix&, std::span<const void* const>, float*, Stream) {
+  Refuse("PartialColumnSums");
+}
+
+void GeluGradient(const Matrix&, const GeluGradientArrays&, Stream) {
+  Refuse("GeluGradient");
 }
 
 }  // namespace ullage::kernels::device

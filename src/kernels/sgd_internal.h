@@ -11,6 +11,7 @@ enum class Momentum { kNone, kFirstStep, kLaterStep };
 
 // An SgdStep ready for the loop.
 struct SgdFactors {
+  SgdFactors() = default;                    // not to be used before it is assigned to
   explicit SgdFactors(const SgdStep& step);  // throws StateError when t < 1
 
   Momentum kind;

@@ -16,8 +16,10 @@
 #include "activations/recompute.h"
 #include "models/attention.h"
 #include "models/dropout.h"
+#include "models/fused_layers.h"
 #include "models/layers.h"
 #include "models/linear_cross_entropy.h"
+#include "models/projections.h"
 #include "ullage/error.h"
 
 namespace ullage::models {
@@ -102,11 +104,24 @@ struct Layer final : torch::nn::Module {
     const double attention_dropout = is_training() ? config_.attention_probs_dropout_prob : 0;
     const std::int64_t width = config_.hidden_size, queries = first_only ? 1 : tokens;
     const at::Tensor asking = first_only ? x.view({batch, tokens, width}).select(1, 0) : x;
-    const at::Tensor seen = SelfAttention((*query_)(asking).view({batch, queries, width}),
-                                          (*key_)(x).view({batch, tokens, width}),
-                                          (*value_)(x).view({batch, tokens, width}), bias,
-                                          config_.num_attention_heads, attention_dropout)
-                                .view({batch * queries, width});
+    const bool fused =
+        config_.hidden_act == Activation::kGelu && ShouldFuse(x, config_.intermediate_size);
+    std::vector<at::Tensor> maps;
+    if (fused && !first_only) {
+      maps = Project(x, {query_.get(), key_.get(), value_.get()});
+    } else {
+      maps = {(*query_)(asking), (*key_)(x), (*value_)(x)};
+    }
+    const at::Tensor seen =
+        SelfAttention(maps[0].view({batch, queries, width}), maps[1].view({batch, tokens, width}),
+                      maps[2].view({batch, tokens, width}), bias, config_.num_attention_heads,
+                      attention_dropout)
+            .view({batch * queries, width});
+    if (fused) {
+      const at::Tensor attended =
+          DenseAddNorm(seen, *attention_dense_, asking, *attention_norm_, dropout);
+      return FeedForward(attended, *up_, *down_, *output_norm_, dropout);
+    }
     const at::Tensor attended =
         (*attention_norm_)(Dropout((*attention_dense_)(seen), dropout) + asking);
     const at::Tensor inner = Activate((*up_)(attended), config_.hidden_act);

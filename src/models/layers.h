@@ -38,6 +38,7 @@ struct LayerNorm final : torch::nn::Module {
   at::Tensor operator()(const at::Tensor& x) const {
     return at::layer_norm(x, {weight.size(0)}, weight, bias, epsilon_);
   }
+  double epsilon() const { return epsilon_; }
 
   at::Tensor weight, bias;
 

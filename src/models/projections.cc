@@ -4,6 +4,7 @@
 #include <ATen/ops/mm.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include "models/fused_layers.h"
 #include "models/layers.h"
 
 namespace ullage::models {
@@ -32,7 +33,10 @@ class ProjectFunction final : public torch::autograd::Function<ProjectFunction> 
     const variable_list saved = context->get_saved_variables();
     const std::size_t count = gradients.size();
     const at::Tensor& x = saved[0];
-    variable_list results(1 + count + (context->saved_data["has_bias"].toBool() ? count : 0));
+    const bool has_bias = context->saved_data["has_bias"].toBool();
+    variable_list results(1 + count + (has_bias ? count : 0));
+    const bool fused = has_bias && ShouldFuseBiasGradients(gradients);
+    const variable_list of_biases = fused ? BiasGradients(gradients) : variable_list();
     for (std::size_t i = 0; i < count; ++i) {
       const at::Tensor& gradient = gradients[i];
       if (context->needs_input_grad(0)) {
@@ -46,7 +50,7 @@ class ProjectFunction final : public torch::autograd::Function<ProjectFunction> 
       if (context->needs_input_grad(1 + i)) results[1 + i] = at::mm(gradient.t(), x);
       const std::size_t bias = 1 + count + i;
       if (bias < results.size() && context->needs_input_grad(bias)) {
-        results[bias] = gradient.sum(0);
+        results[bias] = fused ? of_biases[i] : gradient.sum(0);
       }
     }
     return results;

@@ -12,6 +12,28 @@ namespace {
 
 constexpr std::int64_t kGrain = 1 << 16;  // elements for one thread
 
+// `part` from element `first` on, `count` elements of it.
+kernels::UpdatePart Slice(const kernels::UpdatePart& part, std::int64_t first, std::int64_t count) {
+  const auto skip = [first](float* moment) { return moment == nullptr ? nullptr : moment + first; };
+  kernels::UpdatePart slice = part;
+  slice.weights = kernels::Skip(part.weights, first);
+  slice.gradient =
+      static_cast<const std::byte*>(part.gradient) + first * ElementBytes(part.gradient_dtype);
+  slice.first_moment = skip(part.first_moment);
+  slice.second_moment = skip(part.second_moment);
+  slice.n = count;
+  return slice;
+}
+
+template <typename Update>
+void OnHost(std::span<const kernels::UpdatePart> parts, const Update& update) {
+  for (const kernels::UpdatePart& part : parts) {
+    ForRanges(0, part.n, kGrain, [&](std::int64_t first, std::int64_t last) {
+      update(Slice(part, first, last - first));
+    });
+  }
+}
+
 }  // namespace
 
 SliceOptimizer::SliceOptimizer(const plan::Plan& plan, const OptimizerSettings& settings,
@@ -203,6 +225,20 @@ void SliceOptimizer::UpdateOnDisk(const StepParameters& step,
       done);
 }
 
+void SliceOptimizer::Update(std::span<const int> units, const StepParameters& step) {
+  std::vector<kernels::UpdatePart> together;
+  for (const int index : units) {
+    const plan::UnitPlan& plan = unit_plan(index);
+    const bool is_own = plan.state == plan::StateShare::kSlice || plan_.world_size == 1;
+    if (!is_own || !OnCuda(index)) {
+      Update(index, step);
+    } else if (!memory_.is_dry()) {
+      AddParts(index, 0, plan.unit.slice_numel, Arrays(index), together);
+    }
+  }
+  if (!together.empty()) Run(together, step, /*on_cuda=*/true, Stream());
+}
+
 StateArrays SliceOptimizer::From(int index, const StateArrays& arrays, std::int64_t first) const {
   const DType dtype = unit_plan(index).unit.dtype;
   const std::int64_t skipped = first - arrays.first;
@@ -220,61 +256,76 @@ StateArrays SliceOptimizer::From(int index, const StateArrays& arrays, std::int6
 void SliceOptimizer::UpdateRange(int index, std::int64_t begin, std::int64_t end,
                                  const StateArrays& arrays, const StepParameters& step,
                                  bool on_cuda, void* stream) {
-  const UnitState& state = units_[static_cast<std::size_t>(index)];
-  const auto for_ranges = [&](std::int64_t first, std::int64_t last, const auto& body) {
-    if (on_cuda) {
-      body(first, last);
-    } else {
-      ForRanges(first, last, kGrain, body);
-    }
-  };
-  for (const Segment& segment : state.segments) {
-    const std::int64_t segment_begin = std::max(segment.begin, begin);
-    const std::int64_t segment_end = std::min(segment.end, end);
-    if (segment_begin >= segment_end) continue;
-    const Group& group = groups_.groups[static_cast<std::size_t>(segment.group)];
-    for_ranges(segment_begin, segment_end, [&](std::int64_t first, std::int64_t last) {
-      const std::int64_t n = last - first;
-      const StateArrays part = From(index, arrays, first);
-      const kernels::WeightRange range{unit_plan(index).unit.dtype, part.weights, part.extension};
-      const grads::UnitSums& gradient = part.gradients;
-      if (settings_.type == OptimizerType::kAdam) {
-        kernels::AdamWStep adam;
-        adam.lr = step.lr * group.lr_factor;
-        adam.beta1 = step.beta1;
-        adam.beta2 = step.beta2;
-        adam.eps = settings_.eps;
-        adam.weight_decay = group.weight_decay;
-        adam.decoupled = settings_.adam_w_mode;
-        adam.bias_correction = settings_.bias_correction;
-        adam.t = step.t;
-        adam.gradient_factor = step.gradient_factor;
-        float* exp_avg = part.moments;
-        float* exp_avg_sq = part.moments + part.moment_numel;
-        if (on_cuda) {
-          kernels::device::AdamW(adam, range, gradient.dtype, gradient.data, exp_avg, exp_avg_sq, n,
-                                 stream);
-        } else {
-          kernels::AdamW(adam, range, gradient.dtype, gradient.data, exp_avg, exp_avg_sq, n);
-        }
-      } else {
-        kernels::SgdStep sgd;
-        sgd.lr = step.lr * group.lr_factor;
-        sgd.momentum = step.beta1;
-        sgd.dampening = settings_.dampening;
-        sgd.weight_decay = group.weight_decay;
-        sgd.nesterov = settings_.nesterov;
-        sgd.t = step.t;
-        sgd.gradient_factor = step.gradient_factor;
-        float* buffer = part.moments;
-        if (on_cuda) {
-          kernels::device::Sgd(sgd, range, gradient.dtype, gradient.data, buffer, n, stream);
-        } else {
-          kernels::Sgd(sgd, range, gradient.dtype, gradient.data, buffer, n);
-        }
-      }
+  std::vector<kernels::UpdatePart> parts;
+  AddParts(index, begin, end, arrays, parts);
+  Run(parts, step, on_cuda, stream);
+}
+
+void SliceOptimizer::AddParts(int index, std::int64_t begin, std::int64_t end,
+                              const StateArrays& arrays,
+                              std::vector<kernels::UpdatePart>& parts) const {
+  for (const Segment& segment : units_[static_cast<std::size_t>(index)].segments) {
+    const std::int64_t first = std::max(segment.begin, begin);
+    const std::int64_t last = std::min(segment.end, end);
+    if (first >= last) continue;
+    const StateArrays part = From(index, arrays, first);
+    const bool has_second = part.moments != nullptr && plan_.moments > 1;
+    parts.push_back({segment.group,
+                     {unit_plan(index).unit.dtype, part.weights, part.extension},
+                     part.gradients.dtype,
+                     part.gradients.data,
+                     part.moments,
+                     has_second ? part.moments + part.moment_numel : nullptr,
+                     last - first});
+  }
+}
+
+void SliceOptimizer::Run(std::span<const kernels::UpdatePart> parts, const StepParameters& step,
+                         bool on_cuda, void* stream) const {
+  if (settings_.type == OptimizerType::kAdam) {
+    std::vector<kernels::AdamWStep> steps;
+    for (const Group& group : groups_.groups) steps.push_back(AdamWStepOf(group, step));
+    if (on_cuda) return kernels::device::AdamW(steps, parts, stream);
+    OnHost(parts, [&](const kernels::UpdatePart& part) {
+      kernels::AdamW(steps[static_cast<std::size_t>(part.step)], part.weights, part.gradient_dtype,
+                     part.gradient, part.first_moment, part.second_moment, part.n);
+    });
+  } else {
+    std::vector<kernels::SgdStep> steps;
+    for (const Group& group : groups_.groups) steps.push_back(SgdStepOf(group, step));
+    if (on_cuda) return kernels::device::Sgd(steps, parts, stream);
+    OnHost(parts, [&](const kernels::UpdatePart& part) {
+      kernels::Sgd(steps[static_cast<std::size_t>(part.step)], part.weights, part.gradient_dtype,
+                   part.gradient, part.first_moment, part.n);
     });
   }
+}
+
+kernels::AdamWStep SliceOptimizer::AdamWStepOf(const Group& group,
+                                               const StepParameters& step) const {
+  kernels::AdamWStep adam;
+  adam.lr = step.lr * group.lr_factor;
+  adam.beta1 = step.beta1;
+  adam.beta2 = step.beta2;
+  adam.eps = settings_.eps;
+  adam.weight_decay = group.weight_decay;
+  adam.decoupled = settings_.adam_w_mode;
+  adam.bias_correction = settings_.bias_correction;
+  adam.t = step.t;
+  adam.gradient_factor = step.gradient_factor;
+  return adam;
+}
+
+kernels::SgdStep SliceOptimizer::SgdStepOf(const Group& group, const StepParameters& step) const {
+  kernels::SgdStep sgd;
+  sgd.lr = step.lr * group.lr_factor;
+  sgd.momentum = step.beta1;
+  sgd.dampening = settings_.dampening;
+  sgd.weight_decay = group.weight_decay;
+  sgd.nesterov = settings_.nesterov;
+  sgd.t = step.t;
+  sgd.gradient_factor = step.gradient_factor;
+  return sgd;
 }
 
 void SliceOptimizer::AdoptWrite(int index, std::int64_t first, std::int64_t numel,

@@ -8,6 +8,7 @@
 #include "grads/gradient_reducer.h"
 #include "kernels/adamw.h"
 #include "kernels/sgd.h"
+#include "kernels/update_part.h"
 #include "kernels/weights.h"
 #include "memory/buffer.h"
 #include "optim/disk_state.h"
@@ -56,6 +57,8 @@ class SliceOptimizer {
   // The same of all units whose state is on disk, with the host's cores; `done` is called after
   // each. Throws as DiskState::Stream.
   void UpdateOnDisk(const StepParameters& step, const std::function<void(int unit)>& done);
+  // The same for several; those at home on a CUDA device whose sums are here are one launch.
+  void Update(std::span<const int> units, const StepParameters& step);
 
   // Where the state of `unit` lies at home. Of what is on disk: null.
   StateArrays Arrays(int unit) const;
@@ -89,6 +92,14 @@ class SliceOptimizer {
   void ForEachRange(int unit, std::int64_t first, std::int64_t numel, DiskAccess access,
                     const std::function<void(const kernels::WeightRange& range, std::int64_t begin,
                                              std::int64_t numel)>& body);
+  // Adds what elements [begin, end) of `unit` have of each group; `arrays` are those from
+  // arrays.first on. A part's step is its group.
+  void AddParts(int unit, std::int64_t begin, std::int64_t end, const StateArrays& arrays,
+                std::vector<kernels::UpdatePart>& parts) const;
+  void Run(std::span<const kernels::UpdatePart> parts, const StepParameters& step, bool on_cuda,
+           void* stream) const;
+  kernels::AdamWStep AdamWStepOf(const Group& group, const StepParameters& step) const;
+  kernels::SgdStep SgdStepOf(const Group& group, const StepParameters& step) const;
   kernels::WeightRange Range(int unit, std::int64_t first) const;
   bool OnCuda(int unit) const { return memory_.OnCuda(unit_plan(unit).home); }
   void* Stream() const { return torchx::Queue::OfOperators(memory_.device()).stream(); }

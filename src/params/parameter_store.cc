@@ -256,7 +256,9 @@ void ParameterStore::FetchSlices(int index) {
 
 void ParameterStore::AcquireUnit(int index) {
   const bool resident = unit_plan(index).resident;
-  if (resident && !memory_.is_cuda()) return;
+  // Never moved, and updated in the operators' own queue: there is nothing to wait for.
+  const bool is_at_home = unit_plan(index).home == plan::Tier::kDevice && plan_.world_size == 1;
+  if (resident && (is_at_home || !memory_.is_cuda())) return;
   std::unique_lock lock(mutex_);
   AwaitUpdate(index, lock);
   UnitState& unit_state = state(index);

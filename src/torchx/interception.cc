@@ -219,6 +219,33 @@ ManagedStorage* FindManaged(const at::Tensor& tensor) {
   return found == table.entries.end() ? nullptr : found->second.managed;
 }
 
+ReadingScope::ReadingScope(const std::vector<at::Tensor>& tensors) {
+  try {
+    for (const at::Tensor& tensor : tensors) {
+      ManagedStorage* managed = FindManaged(tensor);
+      if (managed == nullptr) continue;
+      managed->Acquire(/*to_write=*/false);
+      held_.push_back(managed);
+    }
+  } catch (...) {
+    LetGo();
+    throw;
+  }
+}
+
+ReadingScope::~ReadingScope() {
+  LetGo();
+}
+
+void ReadingScope::LetGo() noexcept {
+  for (; !held_.empty(); held_.pop_back()) {
+    try {
+      held_.back()->Release(Outcome::kRead);
+    } catch (...) {  // nothing was written
+    }
+  }
+}
+
 ConstructOnMeta::ConstructOnMeta() : include_(kInterceptionKey), previous_(construct_on_meta) {
   construct_on_meta = true;
 }

@@ -16,6 +16,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace ullage::torchx {
 
@@ -56,6 +57,20 @@ void Register(const c10::Storage& storage, ManagedStorage* managed);
 void Unregister(const c10::Storage& storage);
 // Null when the tensor's storage is not registered.
 ManagedStorage* FindManaged(const at::Tensor& tensor);
+
+// While this lives, the bytes of those of `tensors` that are registered are present: for code that
+// reads them without an operator of torch's. Undefined tensors are allowed.
+class ReadingScope {
+ public:
+  explicit ReadingScope(const std::vector<at::Tensor>& tensors);
+  ~ReadingScope();
+  ReadingScope(const ReadingScope&) = delete;
+  ReadingScope& operator=(const ReadingScope&) = delete;
+
+ private:
+  void LetGo() noexcept;
+  std::vector<ManagedStorage*> held_;
+};
 
 // While this lives, what the current thread constructs lands on the Meta device, whatever device
 // is asked for: a model is built without memory for its weights.

@@ -159,11 +159,12 @@ void Trainer::Step(int step) {
   reducer->Complete();
   (void)norm->Measure(static_cast<std::uint32_t>(step));
   store->BeginUpdate();
+  std::vector<int> units;
   for (int unit = 0; unit < static_cast<int>(plan.units.size()); ++unit) {
-    if (!plan.units[unit].unit.trainable || plan.units[unit].state_on_disk) continue;
-    optimizer->Update(unit, Parameters(step));
-    store->Publish(unit);
+    if (plan.units[unit].unit.trainable && !plan.units[unit].state_on_disk) units.push_back(unit);
   }
+  optimizer->Update(units, Parameters(step));
+  for (const int unit : units) store->Publish(unit);
   optimizer->UpdateOnDisk(Parameters(step), [&](int unit) { store->Publish(unit); });
   store->EndUpdate();
   if (plan.stage == 0 && plan.world_size > 1) reducer->SumsRead();

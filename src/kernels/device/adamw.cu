@@ -1,5 +1,5 @@
 #include "kernels/adamw_internal.h"
-#include "kernels/device/each_element.cuh"
+#include "kernels/device/each_update.cuh"
 #include "kernels/device/elements.cuh"
 
 namespace ullage::kernels::device {
@@ -7,8 +7,6 @@ namespace {
 
 template <DType kWeight, DType kGradient>
 struct AdamWBody {
-  static constexpr int kWidth = 4;
-
   template <int W>
   struct Values {
     Floats<W> p, g, m, v;
@@ -47,20 +45,29 @@ struct AdamWBody {
   AdamWArrays arrays;
 };
 
+template <DType kWeight, DType kGradient>
+struct AdamWTable : UpdateTable<AdamWFactors> {
+  __device__ AdamWBody<kWeight, kGradient> BodyOf(int part) const {
+    const UpdatePointers& at = this->parts[part];
+    return {this->steps[at.step],
+            {{kWeight, at.weight, at.extension},
+             kGradient,
+             at.gradient,
+             at.first_moment,
+             at.second_moment}};
+  }
+};
+
 }  // namespace
+
+void AdamW(std::span<const AdamWStep> steps, std::span<const UpdatePart> parts, Stream stream) {
+  LaunchUpdates<AdamWTable, AdamWFactors>("AdamW", steps, parts, stream);
+}
 
 void AdamW(const AdamWStep& step, const WeightRange& weights, DType gradient_dtype,
            const void* gradient, float* exp_avg, float* exp_avg_sq, int64_t n, Stream stream) {
-  const AdamWFactors factors(step);
-  WithDType(weights.dtype, [&](auto weight) {
-    WithDType(gradient_dtype, [&](auto type) {
-      const AdamWBody<weight(), type()> body{
-          factors, {weights, gradient_dtype, gradient, exp_avg, exp_avg_sq}};
-      LaunchEachElement<2>("AdamW", body,
-                           {weights.weight, weights.extension, gradient, exp_avg, exp_avg_sq}, n,
-                           stream);
-    });
-  });
+  const UpdatePart part{0, weights, gradient_dtype, gradient, exp_avg, exp_avg_sq, n};
+  AdamW({&step, 1}, {&part, 1}, stream);
 }
 
 }  // namespace ullage::kernels::device

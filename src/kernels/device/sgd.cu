@@ -1,4 +1,4 @@
-#include "kernels/device/each_element.cuh"
+#include "kernels/device/each_update.cuh"
 #include "kernels/device/elements.cuh"
 #include "kernels/sgd_internal.h"
 
@@ -7,8 +7,6 @@ namespace {
 
 template <DType kWeight, DType kGradient>
 struct SgdBody {
-  static constexpr int kWidth = 4;
-
   template <int W>
   struct Values {
     Floats<W> p, g, b;
@@ -51,19 +49,25 @@ struct SgdBody {
   SgdArrays arrays;
 };
 
+template <DType kWeight, DType kGradient>
+struct SgdTable : UpdateTable<SgdFactors> {
+  __device__ SgdBody<kWeight, kGradient> BodyOf(int part) const {
+    const UpdatePointers& at = this->parts[part];
+    return {this->steps[at.step],
+            {{kWeight, at.weight, at.extension}, kGradient, at.gradient, at.first_moment}};
+  }
+};
+
 }  // namespace
+
+void Sgd(std::span<const SgdStep> steps, std::span<const UpdatePart> parts, Stream stream) {
+  LaunchUpdates<SgdTable, SgdFactors>("Sgd", steps, parts, stream);
+}
 
 void Sgd(const SgdStep& step, const WeightRange& weights, DType gradient_dtype,
          const void* gradient, float* momentum_buffer, int64_t n, Stream stream) {
-  const SgdFactors factors(step);
-  WithDType(weights.dtype, [&](auto weight) {
-    WithDType(gradient_dtype, [&](auto type) {
-      const SgdBody<weight(), type()> body{factors,
-                                           {weights, gradient_dtype, gradient, momentum_buffer}};
-      LaunchEachElement<2>(
-          "Sgd", body, {weights.weight, weights.extension, gradient, momentum_buffer}, n, stream);
-    });
-  });
+  const UpdatePart part{0, weights, gradient_dtype, gradient, momentum_buffer, nullptr, n};
+  Sgd({&step, 1}, {&part, 1}, stream);
 }
 
 }  // namespace ullage::kernels::device
