@@ -171,6 +171,22 @@ const std::string& PickleBuilder::ClassName(Ref ref) const {
   return data_.texts[node(ref).index];
 }
 
+std::optional<PickleBuilder::Ref> PickleBuilder::Rebuild(const std::string& name,
+                                                         const std::vector<Ref>& arguments) {
+  if (name == "torch._utils._rebuild_tensor_v2" || name == "torch._utils._rebuild_tensor") {
+    return Tensor(arguments, false);
+  }
+  if (name == "torch._utils._rebuild_tensor_v3") return Tensor(arguments, true);
+  if (name == "torch._utils._rebuild_parameter" ||
+      name == "torch._utils._rebuild_parameter_with_state") {
+    if (arguments.empty() || node(arguments[0]).kind != PickleKind::kTensor) {
+      throw PickleRefusal(name + " needs a tensor");
+    }
+    return arguments[0];
+  }
+  return std::nullopt;
+}
+
 PickleBuilder::Ref PickleBuilder::Call(Ref callable, Ref arguments) {
   if (node(arguments).kind != PickleKind::kTuple) {
     throw PickleRefusal("the arguments are " + Value(arguments).Describe() + ", expected a tuple");
@@ -178,16 +194,16 @@ PickleBuilder::Ref PickleBuilder::Call(Ref callable, Ref arguments) {
   const std::string& name = ClassName(callable);
   const std::vector<Ref> given = items(arguments);
   if (name == "collections.OrderedDict") return OrderedDict(given);
-  if (name == "torch._utils._rebuild_tensor_v2" || name == "torch._utils._rebuild_tensor") {
-    return Tensor(given, false);
-  }
-  if (name == "torch._utils._rebuild_tensor_v3") return Tensor(given, true);
-  if (name == "torch._utils._rebuild_parameter" ||
-      name == "torch._utils._rebuild_parameter_with_state") {
-    if (given.empty() || node(given[0]).kind != PickleKind::kTensor) {
-      throw PickleRefusal(name + " needs a tensor");
+  if (const auto tensor = Rebuild(name, given)) return *tensor;
+  // (function, class, arguments, attributes): a tensor that somebody hung attributes on. Other
+  // classes may mean something else by their bytes.
+  if (name == "torch._tensor._rebuild_from_type_v2" && given.size() == 4 &&
+      node(given[2]).kind == PickleKind::kTuple) {
+    const std::string& type = ClassName(given[1]);
+    if (type == "torch.Tensor" || type == "torch.nn.parameter.Parameter") {
+      const std::vector<Ref> inner = items(given[2]);
+      if (const auto tensor = Rebuild(ClassName(given[0]), inner)) return *tensor;
     }
-    return given[0];
   }
   if (name == "torch.Size") {
     if (given.size() != 1 || node(given[0]).kind != PickleKind::kTuple) {

@@ -2,6 +2,7 @@
 // return. Internal to the room.
 #pragma once
 
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <unordered_map>
@@ -52,6 +53,8 @@ class PickleBuilder {
   Ref Add(PickleData::Node node);
   PickleValue Value(Ref ref) const { return {data_, ref}; }
   const std::string& ClassName(Ref ref) const;
+  // The tensor that the function `name` makes; nothing for other functions.
+  std::optional<Ref> Rebuild(const std::string& name, const std::vector<Ref>& arguments);
   Ref OrderedDict(const std::vector<Ref>& arguments);
   Ref Set(const std::vector<Ref>& arguments);
   // `v3` is _rebuild_tensor_v3, which names the type of the elements.

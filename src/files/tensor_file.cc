@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "files/deepspeed_checkpoint.h"
 #include "files/json_handler.h"
 #include "files/torch_file.h"
 #include "ullage/error.h"
@@ -62,6 +63,31 @@ class PickledWeights final : public TensorFile {
   std::vector<const PickledTensor*> places_;  // of tensors_, in the file's own list
 };
 
+class DeepSpeedWeights final : public TensorFile {
+ public:
+  explicit DeepSpeedWeights(DeepSpeedCheckpoint checkpoint) : checkpoint_(std::move(checkpoint)) {
+    for (const DeepSpeedCheckpoint::Parameter& parameter : checkpoint_.parameters()) {
+      const ElementType type = checkpoint_.Type(DeepSpeedState::kWeight, parameter.name);
+      tensors_.push_back({.name = parameter.name,
+                          .type = type,
+                          .shape = parameter.shape,
+                          .numel = parameter.numel,
+                          .bytes = parameter.numel * ElementBytes(type)});
+    }
+  }
+
+  const std::string& path() const override { return checkpoint_.folder(); }
+  const std::vector<TensorInfo>& tensors() const override { return tensors_; }
+  void Read(const TensorInfo& tensor, std::int64_t first, std::int64_t count,
+            void* out) const override {
+    checkpoint_.Read(DeepSpeedState::kWeight, tensor.name, first, count, out);
+  }
+
+ private:
+  DeepSpeedCheckpoint checkpoint_;
+  std::vector<TensorInfo> tensors_;
+};
+
 }  // namespace
 
 std::unique_ptr<TensorFile> OpenSafetensors(FileSystem& fs, const std::string& path) {
@@ -70,6 +96,10 @@ std::unique_ptr<TensorFile> OpenSafetensors(FileSystem& fs, const std::string& p
 
 std::unique_ptr<TensorFile> OpenPickledWeights(FileSystem& fs, const std::string& path) {
   return std::make_unique<PickledWeights>(TorchFile::Open(fs, path));
+}
+
+std::unique_ptr<TensorFile> OpenDeepSpeedWeights(FileSystem& fs, const std::string& directory) {
+  return std::make_unique<DeepSpeedWeights>(DeepSpeedCheckpoint::Open(fs, directory));
 }
 
 }  // namespace ullage::files

@@ -31,4 +31,8 @@ std::unique_ptr<TensorFile> OpenSafetensors(FileSystem& fs, const std::string& p
 // dict of tensors by name. Two names may share bytes.
 std::unique_ptr<TensorFile> OpenPickledWeights(FileSystem& fs, const std::string& path);
 
+// The parameters (fp32 master values where there are any) and buffers of a checkpoint that
+// DeepSpeed wrote. Throws as DeepSpeedCheckpoint::Open does. `fs` must outlive the result.
+std::unique_ptr<TensorFile> OpenDeepSpeedWeights(FileSystem& fs, const std::string& directory);
+
 }  // namespace ullage::files

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "files/deepspeed_checkpoint.h"
 #include "files/json_handler.h"
 #include "ullage/error.h"
 
@@ -167,7 +168,13 @@ WeightFiles WeightFiles::Open(FileSystem& fs, const std::string& directory) {
     std::sort(result.names_.begin(), result.names_.end());
     return result;
   }
-  throw IoError(fmt::format("{}: holds neither {} nor {}, nor an index of several of them",
+  if (DeepSpeedCheckpoint::IsOne(fs, directory)) {
+    result.AddFile(OpenDeepSpeedWeights(fs, directory));
+    std::sort(result.names_.begin(), result.names_.end());
+    return result;
+  }
+  throw IoError(fmt::format("{}: holds neither {} nor {} nor an index of several of them, nor a "
+                            "checkpoint of DeepSpeed",
                             directory, kForms[0].single, kForms[1].single),
                 "name the folder of a Hugging Face model with its weights");
 }

@@ -1,6 +1,7 @@
 // The weights of a Hugging Face model directory: one model.safetensors, or several files listed in
 // model.safetensors.index.json; where there is none of these, pytorch_model.bin in the same two
-// ways. Reads ranges of tensors and never more.
+// ways, or the fp32 values of a checkpoint that DeepSpeed wrote there. Reads ranges of tensors and
+// never more.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +20,7 @@ class WeightFiles {
  public:
   // Opens and checks every file. Throws IoError for a directory without weights and for damaged
   // or inconsistent files (a tensor that the index lists elsewhere or not at all), UnsupportedError
-  // for a TorchScript archive. `fs` is not used after the call.
+  // for a TorchScript archive. `fs` must outlive the result.
   static WeightFiles Open(FileSystem& fs, const std::string& directory);
 
   const std::string& directory() const { return directory_; }

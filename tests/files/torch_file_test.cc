@@ -26,7 +26,10 @@ import collections, torch, safetensors.torch
 torch.manual_seed(0)
 base = torch.randn(5, 6, 7)
 linear = torch.nn.Linear(3, 2)
+tagged = torch.randn(4)
+tagged.tag = "attribute"
 tensors = {
+    "tagged": tagged,
     "base": base, "view": base[1:4], "transposed": base.permute(2, 0, 1), "step": base[::2, 1:, ::3],
     "expanded": base[0, :, :1].expand(6, 4), "scalar": torch.tensor(2.5), "none": torch.zeros(3, 0),
     "f64": torch.randn(4, dtype=torch.float64), "f16": torch.randn(3).half(),
@@ -100,7 +103,7 @@ TEST_F(TorchFileTest, TensorsAreAsPythonReadsThem) {
   for (const std::string name : {"p2.pt", "p5.pt", "no_crc.pt", "legacy.pt"}) {
     SCOPED_TRACE(name);
     const TorchFile file = TorchFile::Open(fs, scratch() / name);
-    ASSERT_EQ(file.root().Get("tensors").size(), 18u);
+    ASSERT_EQ(file.root().Get("tensors").size(), 19u);
     ExpectAsInPython(file, expected, file.root().Get("tensors"));
     if (name != "legacy.pt") ExpectAsInPython(file, expected, file.root().Get("unusual"));
   }
