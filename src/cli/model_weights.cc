@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <optional>
 #include <regex>
 #include <unordered_set>
@@ -86,6 +87,10 @@ ModelWeights::ModelWeights(files::WeightFiles files, models::Model& model,
     }
     const TensorInfo& tensor = files_.Get(*found);
     used.push_back(*found);
+    // torch.save writes tied weights under every name.
+    std::ranges::copy_if(
+        std::ranges::subrange(found + 1, names.end()), std::back_inserter(unneeded_),
+        [&](const std::string& candidate) { return files_.Find(candidate) != nullptr; });
     if (tensor.shape != shape) {
       if (allowed.Match(name)) {
         new_parameters_.push_back(name);
@@ -120,7 +125,8 @@ ModelWeights::ModelWeights(files::WeightFiles files, models::Model& model,
 void ModelWeights::CheckUnused(const std::vector<std::string>& used,
                                std::vector<std::string>& problems) {
   const Patterns unneeded(model_.unneeded_tensor_patterns(), "unneeded");
-  const std::unordered_set<std::string> known(used.begin(), used.end());
+  std::unordered_set<std::string> known(used.begin(), used.end());
+  std::erase_if(unneeded_, [&](const std::string& name) { return !known.insert(name).second; });
   std::vector<std::string> extra;
   for (const std::string& name : files_.names()) {
     if (!known.contains(name)) (unneeded.Match(name) ? unneeded_ : extra).push_back(name);

@@ -1,21 +1,37 @@
 #include "files/weight_source.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <set>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "files/deepspeed_checkpoint.h"
 #include "files/json_handler.h"
 #include "ullage/error.h"
 
 namespace ullage::files {
 namespace {
 
-constexpr const char* kSingle = "/model.safetensors";
-constexpr const char* kIndex = "/model.safetensors.index.json";
 constexpr const char* kFetchAgain = "fetch the model again";
+
+using OpenFile = std::unique_ptr<TensorFile> (*)(FileSystem&, const std::string&);
+
+// What a folder may hold its weights in, best first: a single file, or an index and the files that
+// it lists, whose names end like it.
+struct Form {
+  const char* single;
+  const char* index;
+  const char* ending;
+  OpenFile open;
+};
+
+constexpr std::array<Form, 2> kForms = {{
+    {"model.safetensors", "model.safetensors.index.json", ".safetensors", OpenSafetensors},
+    {"pytorch_model.bin", "pytorch_model.bin.index.json", ".bin", OpenPickledWeights},
+}};
 
 // {"metadata": anything, "weight_map": {tensor: file, ...}}
 class IndexHandler final : public JsonHandler {
@@ -70,7 +86,8 @@ class IndexHandler final : public JsonHandler {
   std::string tensor_;
 };
 
-std::map<std::string, std::string> ReadIndex(FileSystem& fs, const std::string& path) {
+std::map<std::string, std::string> ReadIndex(FileSystem& fs, const std::string& path,
+                                             const char* ending) {
   const std::string text = fs.ReadText(path, SafetensorsFile::kMaxHeaderBytes);
   IndexHandler handler;
   if (!nlohmann::json::sax_parse(text, &handler)) {
@@ -83,11 +100,12 @@ std::map<std::string, std::string> ReadIndex(FileSystem& fs, const std::string& 
     // A plain name of the same directory: an index must not reach other files of the machine.
     const bool plain = !file.empty() && file.find('/') == std::string::npos &&
                        file.find('\0') == std::string::npos && file != "." && file != "..";
-    if (!plain || !file.ends_with(".safetensors")) {
-      throw IoError(fmt::format("{}: tensor {} is said to be in {}, expected the name of a "
-                                ".safetensors file of the same folder",
-                                path, JsonHandler::Quoted(tensor), JsonHandler::Quoted(file)),
-                    kFetchAgain);
+    if (!plain || !file.ends_with(ending)) {
+      throw IoError(
+          fmt::format("{}: tensor {} is said to be in {}, expected the name of a {} file "
+                      "of the same folder",
+                      path, JsonHandler::Quoted(tensor), JsonHandler::Quoted(file), ending),
+          kFetchAgain);
     }
   }
   return std::move(handler.weight_map);
@@ -95,17 +113,41 @@ std::map<std::string, std::string> ReadIndex(FileSystem& fs, const std::string& 
 
 }  // namespace
 
-void WeightFiles::AddFile(SafetensorsFile file) {
+void WeightFiles::AddFile(std::unique_ptr<TensorFile> file) {
   files_.push_back(std::move(file));
   const std::size_t index = files_.size() - 1;
-  for (const TensorInfo& tensor : files_[index].tensors()) {
+  for (const TensorInfo& tensor : files_[index]->tensors()) {
     const auto [place, added] = places_.emplace(tensor.name, Place{index, &tensor});
     if (!added) {
       throw IoError(fmt::format("tensor {} is in {} and in {}", JsonHandler::Quoted(tensor.name),
-                                files_[place->second.file].path(), files_[index].path()),
+                                files_[place->second.file]->path(), files_[index]->path()),
                     kFetchAgain);
     }
     names_.push_back(tensor.name);
+  }
+}
+
+// Opens the files that `index` lists and checks that they hold what it says and nothing else.
+void WeightFiles::AddFilesOf(FileSystem& fs, const std::string& index, const char* ending,
+                             OpenFile open) {
+  const auto weight_map = ReadIndex(fs, index, ending);
+  std::set<std::string> files;
+  for (const auto& [tensor, file] : weight_map) files.insert(file);
+  for (const std::string& file : files) AddFile(open(fs, directory_ + "/" + file));
+  for (const auto& [tensor, file] : weight_map) {
+    const auto place = places_.find(tensor);
+    if (place == places_.end() || FileOf(tensor) != directory_ + "/" + file) {
+      throw IoError(fmt::format("{}: tensor {} is not there, but {} lists it",
+                                directory_ + "/" + file, JsonHandler::Quoted(tensor), index),
+                    kFetchAgain);
+    }
+  }
+  for (const std::string& tensor : names_) {
+    if (!weight_map.contains(tensor)) {
+      throw IoError(fmt::format("{}: holds tensor {}, which {} does not list", FileOf(tensor),
+                                JsonHandler::Quoted(tensor), index),
+                    kFetchAgain);
+    }
   }
 }
 
@@ -115,46 +157,26 @@ WeightFiles WeightFiles::Open(FileSystem& fs, const std::string& directory) {
   if (const auto status = fs.Stat(directory); !status || !status->is_directory) {
     throw IoError(directory + ": is not a folder", "name the folder of a Hugging Face model");
   }
-  if (fs.Stat(directory + kSingle)) {
-    result.AddFile(SafetensorsFile::Open(fs, directory + kSingle));
-  } else if (fs.Stat(directory + kIndex)) {
-    const auto weight_map = ReadIndex(fs, directory + kIndex);
-    std::set<std::string> files;
-    for (const auto& [tensor, file] : weight_map) files.insert(file);
-    for (const std::string& file : files) {
-      result.AddFile(SafetensorsFile::Open(fs, directory + "/" + file));
+  for (const Form& form : kForms) {
+    if (const std::string file = directory + "/" + form.single; fs.Stat(file)) {
+      result.AddFile(form.open(fs, file));
+    } else if (const std::string index = directory + "/" + form.index; fs.Stat(index)) {
+      result.AddFilesOf(fs, index, form.ending, form.open);
+    } else {
+      continue;
     }
-    for (const auto& [tensor, file] : weight_map) {
-      const auto place = result.places_.find(tensor);
-      if (place == result.places_.end() || result.FileOf(tensor) != directory + "/" + file) {
-        throw IoError(
-            fmt::format("{}: tensor {} is not there, but {} lists it", directory + "/" + file,
-                        JsonHandler::Quoted(tensor), directory + kIndex),
-            kFetchAgain);
-      }
-    }
-    for (const std::string& tensor : result.names_) {
-      if (!weight_map.contains(tensor)) {
-        throw IoError(
-            fmt::format("{}: holds tensor {}, which {} does not list", result.FileOf(tensor),
-                        JsonHandler::Quoted(tensor), directory + kIndex),
-            kFetchAgain);
-      }
-    }
-  } else {
-    for (const char* pickle : {"pytorch_model.bin", "pytorch_model.bin.index.json"}) {
-      if (!fs.Stat(directory + "/" + pickle)) continue;
-      throw UnsupportedError(
-          fmt::format("{}: holds its weights as {}, reading which is not offered yet", directory,
-                      pickle),
-          "convert them: load the model in Python with transformers, then "
-          "model.save_pretrained(DIR, safe_serialization=True)");
-    }
-    throw IoError(directory + ": holds neither model.safetensors nor model.safetensors.index.json",
-                  "name the folder of a Hugging Face model with safetensors weights");
+    std::sort(result.names_.begin(), result.names_.end());
+    return result;
   }
-  std::sort(result.names_.begin(), result.names_.end());
-  return result;
+  if (DeepSpeedCheckpoint::IsOne(fs, directory)) {
+    result.AddFile(OpenDeepSpeedWeights(fs, directory));
+    std::sort(result.names_.begin(), result.names_.end());
+    return result;
+  }
+  throw IoError(fmt::format("{}: holds neither {} nor {} nor an index of several of them, nor a "
+                            "checkpoint of DeepSpeed",
+                            directory, kForms[0].single, kForms[1].single),
+                "name the folder of a Hugging Face model with its weights");
 }
 
 const TensorInfo* WeightFiles::Find(const std::string& name) const {
@@ -177,13 +199,13 @@ const TensorInfo& WeightFiles::Get(const std::string& name) const {
 }
 
 const std::string& WeightFiles::FileOf(const std::string& name) const {
-  return files_[PlaceOf(name).file].path();
+  return files_[PlaceOf(name).file]->path();
 }
 
 void WeightFiles::Read(const std::string& name, std::int64_t first, std::int64_t count,
                        void* out) const {
   const Place& place = PlaceOf(name);
-  files_[place.file].Read(*place.tensor, first, count, out);
+  files_[place.file]->Read(*place.tensor, first, count, out);
 }
 
 }  // namespace ullage::files

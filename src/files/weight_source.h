@@ -1,14 +1,18 @@
 // The weights of a Hugging Face model directory: one model.safetensors, or several files listed in
-// model.safetensors.index.json. Reads ranges of tensors and never more.
+// model.safetensors.index.json; where there is none of these, pytorch_model.bin in the same two
+// ways, or the fp32 values of a checkpoint that DeepSpeed wrote there. Reads ranges of tensors and
+// never more.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "files/file_system.h"
 #include "files/safetensors.h"
+#include "files/tensor_file.h"
 
 namespace ullage::files {
 
@@ -16,7 +20,7 @@ class WeightFiles {
  public:
   // Opens and checks every file. Throws IoError for a directory without weights and for damaged
   // or inconsistent files (a tensor that the index lists elsewhere or not at all), UnsupportedError
-  // when there is only a pickle. `fs` is not used after the call.
+  // for a TorchScript archive. `fs` must outlive the result.
   static WeightFiles Open(FileSystem& fs, const std::string& directory);
 
   const std::string& directory() const { return directory_; }
@@ -28,7 +32,7 @@ class WeightFiles {
   // The path of the file that holds it, for messages.
   const std::string& FileOf(const std::string& name) const;
 
-  // As SafetensorsFile::Read. Any thread.
+  // As TensorFile::Read. Any thread.
   void Read(const std::string& name, std::int64_t first, std::int64_t count, void* out) const;
 
  private:
@@ -37,11 +41,13 @@ class WeightFiles {
     const TensorInfo* tensor;  // inside that file's list, which does not change any more
   };
 
-  void AddFile(SafetensorsFile file);
+  void AddFile(std::unique_ptr<TensorFile> file);
+  void AddFilesOf(FileSystem& fs, const std::string& index, const char* ending,
+                  std::unique_ptr<TensorFile> (*open)(FileSystem&, const std::string&));
   const Place& PlaceOf(const std::string& name) const;
 
   std::string directory_;
-  std::vector<SafetensorsFile> files_;
+  std::vector<std::unique_ptr<TensorFile>> files_;
   std::unordered_map<std::string, Place> places_;
   std::vector<std::string> names_;
 };

@@ -1,22 +1,13 @@
 // Files exchanged with the Python package safetensors, in both directions.
-#include <cstdlib>
-
 #include "files/safetensors.h"
 #include "files/safetensors_writer.h"
-#include "scratch.h"
+#include "run_python.h"
 
 namespace ullage::files {
 namespace {
 
+using testsupport::RunPython;
 using testsupport::Scratch;
-
-// Runs `code` with the scratch directory as working directory.
-void RunPython(const Scratch& scratch, const std::string& code) {
-  scratch.Write("script.py", code);
-  const std::string command =
-      "cd '" + scratch.path() + "' && '" ULLAGE_TEST_PYTHON "' script.py > log 2>&1";
-  ASSERT_EQ(std::system(command.c_str()), 0) << scratch.Read("log");
-}
 
 TEST(PythonRoundTrip, PythonReadsWhatWeWrite) {
   Scratch scratch;

@@ -4,6 +4,7 @@
 
 #include "files/safetensors_writer.h"
 #include "scratch.h"
+#include "torch_zip.h"
 #include "ullage/error.h"
 
 namespace ullage::files {
@@ -101,19 +102,86 @@ TEST(WeightFiles, AnInconsistentIndexNamesTensorAndFile) {
   EXPECT_NE(with("{\"weight_map\":" + std::string(100'000, '[')).find("list"), std::string::npos);
 }
 
-TEST(WeightFiles, APickleIsNotOfferedAndTheRemedyIsNamed) {
+// A state dict of one-dimensional fp32 tensors of two elements each.
+void WritePickle(const Scratch& scratch, const std::string& file,
+                 const std::vector<std::string>& names, float first) {
+  std::string data;
+  testsupport::PickleText dict;
+  dict.Op('}').Op('(');
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    dict.Text(names[i]).Tensor("0", 2 * names.size(), 2 * i, {2}, {1});
+    for (int j = 0; j < 2; ++j, ++first) {
+      data.append(reinterpret_cast<const char*>(&first), sizeof first);
+    }
+  }
+  scratch.Write(file, testsupport::TorchZip(dict.Op('u').End(), {{"0", data}}));
+}
+
+TEST(WeightFiles, ReadsAPickledStateDict) {
   Scratch scratch;
   PosixFileSystem fs;
-  scratch.Write("pytorch_model.bin", "x");
-  const std::string message =
-      MessageOf<UnsupportedError>([&] { WeightFiles::Open(fs, scratch.path()); });
-  EXPECT_NE(message.find("not offered yet"), std::string::npos);
-  EXPECT_NE(message.find("safe_serialization=True"), std::string::npos);
+  WritePickle(scratch, "pytorch_model.bin", {"b", "a"}, 1);
+  const auto weights = WeightFiles::Open(fs, scratch.path());
+  EXPECT_EQ(weights.names(), (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(weights.FileOf("a"), scratch / "pytorch_model.bin");
+  EXPECT_EQ(weights.Get("a").bytes, 8);
+  float value = 0;
+  weights.Read("a", 1, 1, &value);
+  EXPECT_EQ(value, 4);
+  EXPECT_THROW(weights.Read("a", 1, 2, &value), IoError);
+}
+
+TEST(WeightFiles, ReadsPickledShardsThroughTheIndex) {
+  Scratch scratch;
+  PosixFileSystem fs;
+  WritePickle(scratch, "p-1.bin", {"a", "c"}, 1);
+  WritePickle(scratch, "p-2.bin", {"b"}, 10);
+  const auto index = [&](const std::string& map) {
+    scratch.Write("pytorch_model.bin.index.json", R"({"weight_map":)" + map + "}");
+  };
+  index(R"({"a":"p-1.bin","b":"p-2.bin","c":"p-1.bin"})");
+  const auto weights = WeightFiles::Open(fs, scratch.path());
+  EXPECT_EQ(weights.names(), (std::vector<std::string>{"a", "b", "c"}));
+  float value = 0;
+  weights.Read("b", 1, 1, &value);
+  EXPECT_EQ(value, 11);
+  index(R"({"a":"p-1.bin","b":"p-2.bin"})");
+  EXPECT_NE(OpenError(scratch.path()).find("\"c\""), std::string::npos);
+  index(R"({"a":"p-1.safetensors"})");
+  EXPECT_NE(OpenError(scratch.path()).find("the name of a .bin file of the same folder"),
+            std::string::npos);
+}
+
+TEST(WeightFiles, SafetensorsAreTakenWhereBothAreThere) {
+  Scratch scratch;
+  PosixFileSystem fs;
+  WritePickle(scratch, "pytorch_model.bin", {"pickled"}, 1);
+  WriteWeights(scratch / "model.safetensors", {"safe"}, 1);
+  EXPECT_EQ(WeightFiles::Open(fs, scratch.path()).names(), std::vector<std::string>{"safe"});
+}
+
+TEST(WeightFiles, APickleOfSomethingElseIsNamed) {
+  Scratch scratch;
+  const auto with = [&](const std::string& pickle) {
+    scratch.Write("pytorch_model.bin", testsupport::TorchZip(pickle, {}));
+    return OpenError(scratch.path());
+  };
+  testsupport::PickleText list, number, twice;
+  EXPECT_NE(with(list.Op(']').End()).find("what was saved is a list of 0, expected a dict"),
+            std::string::npos);
+  number.Op('}').Text("epoch").Number(3).Op('s');
+  EXPECT_NE(with(number.End()).find("tensor \"epoch\" is the integer 3, expected a tensor"),
+            std::string::npos);
+  twice.Op('}').Op('(');
+  for (int i = 0; i < 2; ++i) twice.Text("w").Tensor("0", 0, 0, {0}, {1});
+  scratch.Write("pytorch_model.bin", testsupport::TorchZip(twice.Op('u').End(), {{"0", ""}}));
+  EXPECT_NE(OpenError(scratch.path()).find("\"w\" comes twice"), std::string::npos);
 }
 
 TEST(WeightFiles, AFolderWithoutWeightsSaysWhatWasExpected) {
   Scratch scratch;
-  EXPECT_NE(OpenError(scratch.path()).find("neither model.safetensors nor"), std::string::npos);
+  EXPECT_NE(OpenError(scratch.path()).find("neither model.safetensors nor pytorch_model.bin"),
+            std::string::npos);
   EXPECT_NE(OpenError(scratch / "none").find("is not a folder"), std::string::npos);
 }
 
