@@ -65,12 +65,12 @@ TEST(NoEffect, TheDetailsOfStateOnTheHost) {
           "uses the cores that it may use",
           "zero_optimization.offload_optimizer.fast_init: no effect, because moments start as "
           "zeros, which the file holds without being written",
-          "zero_optimization.offload_optimizer.nvme_path: no effect, because nothing is moved to "
-          "disk",
           "zero_optimization.offload_optimizer.pipeline_read: no effect, because state on disk is "
           "always read ahead of its update and written behind it",
           "zero_optimization.offload_optimizer.pipeline_write: no effect, because state on disk "
-          "is always read ahead of its update and written behind it"}));
+          "is always read ahead of its update and written behind it",
+          "zero_optimization.offload_optimizer.nvme_path: no effect, because nothing is moved to "
+          "disk"}));
 }
 
 TEST(NoEffect, TheDetailsOfStateOnDisk) {
@@ -86,8 +86,8 @@ TEST(NoEffect, TheDetailsOfStateOnDisk) {
 TEST(NoEffect, AFolderOnDiskThatNothingIsMovedTo) {
   EXPECT_EQ(NoEffect(R"({"zero_optimization": {"stage": 1, "offload_optimizer": {"device": "cpu"}},
                          "ullage": {"disk": {"path": "/disk", "limit": "1TB"}}})"),
-            (Lines{"ullage.disk.limit: no effect, because nothing is moved to disk",
-                   "ullage.disk.path: no effect, because nothing is moved to disk"}));
+            (Lines{"ullage.disk.path: no effect, because nothing is moved to disk",
+                   "ullage.disk.limit: no effect, because nothing is moved to disk"}));
   EXPECT_EQ(NoEffect(R"({"zero_optimization": {"stage": 1, "offload_optimizer": {
                              "device": "nvme", "nvme_path": "/nvme"}},
                          "ullage": {"disk": {"path": "/disk", "limit": "1TB"}}})"),

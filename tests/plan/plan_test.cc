@@ -6,8 +6,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "plan/disk_layout.h"
-
 namespace ullage::plan {
 namespace {
 
@@ -294,89 +292,6 @@ TEST(Plan, TheRatioSaysHowMuchOfTheStateIsOnTheHostFromTheEndOfTheModel) {
       EXPECT_EQ(plan.units[unit].home, unit < 20 - units ? Tier::kDevice : Tier::kHost);
     }
   }
-}
-
-TEST(Plan, AnOptimizerOnDiskHasItsGradientsAndACopyOfTheWeightsOnTheHost) {
-  for (const Case& c : Cases()) {
-    if (c.stage == 0) continue;
-    Settings settings = SettingsOf(c);
-    settings.zero.offload_optimizer.device = OffloadDevice::kCpu;
-    const Plan host = PlanOf(c, settings);
-    settings.zero.offload_optimizer.device = OffloadDevice::kNvme;
-    const Plan plan = PlanOf(c, settings);
-    for (const Tag tag : {Tag::kMaster, Tag::kMoments}) {
-      EXPECT_EQ(SumOverRanks(plan, tag, Tier::kDisk), SumOverRanks(host, tag));
-      EXPECT_EQ(SumOverRanks(plan, tag), SumOverRanks(host, tag));
-    }
-    for (const Tag tag : {Tag::kWeights, Tag::kGradients}) {
-      EXPECT_EQ(SumOverRanks(plan, tag, Tier::kHost), SumOverRanks(host, tag, Tier::kHost));
-      EXPECT_EQ(SumOverRanks(plan, tag, Tier::kDisk), 0);
-    }
-    EXPECT_EQ(plan.BytesOfRank(0, Tier::kDevice), host.BytesOfRank(0, Tier::kDevice));
-    EXPECT_EQ(Of(plan.BytesOfRank(0, Tier::kHost), Tag::kBuckets), plan.disk_slot_bytes);
-  }
-}
-
-TEST(Plan, TheRatioSaysHowMuchOfTheStateIsOnDiskFromTheEndOfTheModel) {
-  std::vector<layout::ParameterSpec> specs;
-  for (int i = 0; i < 20; ++i) specs.push_back(Spec("p", {64}, DType::kBFloat16));
-  for (const bool offload_param : {false, true}) {
-    Settings settings = SettingsOf({3, 1, DType::kBFloat16, 1});
-    settings.zero.offload_optimizer.device = OffloadDevice::kNvme;
-    if (offload_param) settings.zero.offload_param.device = OffloadDevice::kCpu;
-    for (const auto& [ratio, units] : {std::pair{0.0, 0}, {0.3, 6}, {0.7, 14}, {1.0, 20}}) {
-      settings.zero.offload_optimizer.ratio = ratio;
-      const Plan plan = MakePlan(settings, specs, {});
-      for (int unit = 0; unit < 20; ++unit) {
-        const Tier elsewhere = offload_param ? Tier::kHost : Tier::kDevice;
-        EXPECT_EQ(plan.units[unit].state_tier(), unit < 20 - units ? elsewhere : Tier::kDisk);
-        EXPECT_EQ(plan.units[unit].home, unit < 20 - units ? elsewhere : Tier::kHost);
-      }
-    }
-  }
-}
-
-TEST(Plan, StateOnDiskIsLaidOutInPartsThatBeginAtGrains) {
-  for (const Case& c : Cases()) {
-    if (c.stage == 0) continue;
-    Settings settings = SettingsOf(c);
-    settings.zero.offload_optimizer.device = OffloadDevice::kNvme;
-    Plan plan = PlanOf(c, settings);
-    for (const std::int64_t part_numel : {std::int64_t{64}, plan.disk_part_numel}) {
-      plan.disk_part_numel = part_numel;
-      const DiskLayout layout = MakeDiskLayout(plan);
-      std::int64_t end = 0, elements = 0;
-      for (const DiskPart& part : layout.parts) {
-        EXPECT_EQ(part.offset, end);
-        EXPECT_EQ(part.offset % kDiskGrain, 0);
-        EXPECT_GT(part.end, part.begin);
-        EXPECT_LE(part.end - part.begin, part_numel);
-        EXPECT_GE(part.bytes, (part.end - part.begin) * (8 + MasterExtensionBytes(c.dtype)));
-        EXPECT_EQ(&part - layout.parts.data(),
-                  static_cast<std::ptrdiff_t>(layout.first[part.unit]) + part.begin / part_numel);
-        end = part.offset + part.bytes;
-        elements += part.end - part.begin;
-      }
-      EXPECT_EQ(layout.bytes, end);
-      std::int64_t planned = 0, held = 0;
-      for (const std::int64_t bytes : plan.BytesOfRank(0, Tier::kDisk)) planned += bytes;
-      for (std::size_t u = 0; u < plan.units.size(); ++u) {
-        if (plan.units[u].unit.trainable) held += plan.HeldNumel(static_cast<int>(u));
-      }
-      EXPECT_EQ(planned, layout.bytes);
-      EXPECT_EQ(elements, held);
-    }
-  }
-}
-
-TEST(Plan, AnOptimizerWithoutStateHasNothingOnDisk) {
-  Settings settings = SettingsOf({1, 1, DType::kFloat32, 1});
-  settings.zero.offload_optimizer.device = OffloadDevice::kNvme;
-  settings.optimizer.type = OptimizerType::kSgd;
-  const Plan plan = PlanOf({1, 1, DType::kFloat32, 1}, settings);
-  EXPECT_EQ(plan.disk_part_numel, 0);
-  EXPECT_EQ(plan.disk_slot_bytes, 0);
-  EXPECT_EQ(plan.BytesOfRank(0, Tier::kDisk), TagBytes{});
 }
 
 TEST(Plan, OffloadedWeightsAreAtHomeOnTheHostAndPassThroughTheRing) {
