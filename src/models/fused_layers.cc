@@ -1,6 +1,6 @@
 #include "models/fused_layers.h"
 
-#include <ATen/LegacyTypeDispatch.h>
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/gelu.h>
