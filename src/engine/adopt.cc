@@ -224,7 +224,7 @@ Engine::Core::Core(const ParameterList& list, Settings given, std::shared_ptr<Ra
     cap.Set(target.outside_bytes);
     window_plan = plan::MakeWindowPlan(plan);
     memory::PhaseScope phase(memory.ledger(), memory::Phase::kLoad);
-    if (memory.is_cuda() && !memory.is_dry()) AllocateArena();
+    if (memory.is_cuda() && !memory.is_dry()) AllocateArenas();
     window = std::make_unique<comm::TieredWindow>(comm(), window_plan, memory.device());
     groups = optim::MakeGroups(settings, options.default_no_decay, plan.parameters);
     store = std::make_unique<params::ParameterStore>(plan, window_plan, comm(), *window, memory);
@@ -241,6 +241,7 @@ Engine::Core::Core(const ParameterList& list, Settings given, std::shared_ptr<Ra
       optimizer->AdoptWrite(unit, first, numel, before);
     });
     memory.UseHostArena(nullptr);
+    memory.UseDeviceArena(nullptr);
     Adoption(*this, options.weights).Run();
     cap.Renew();
   });
@@ -259,10 +260,17 @@ void Engine::Core::AskForTheRestOfTheDevice(const EngineOptions& options, plan::
       "which nobody has measured: EngineOptions::operator_bytes, --operator-bytes");
 }
 
-// What the plan has on the host while operators run on a device: one page-locked piece.
-void Engine::Core::AllocateArena() {
-  const plan::TagBytes planned = plan.BytesOfRank(ranks->rank(), plan::Tier::kHost);
-  const std::int64_t bytes = std::accumulate(planned.begin(), planned.end(), std::int64_t{0});
+// What the plan has on a device and on its host: one piece of each, the host's page-locked.
+void Engine::Core::AllocateArenas() {
+  const auto planned_bytes = [this](plan::Tier tier) {
+    const plan::TagBytes planned = plan.BytesOfRank(ranks->rank(), tier);
+    return std::accumulate(planned.begin(), planned.end(), std::int64_t{0});
+  };
+  // What peers read lies in the window.
+  device_arena.emplace(
+      std::max<std::int64_t>(0, planned_bytes(plan::Tier::kDevice) - window_plan.device_bytes));
+  memory.UseDeviceArena([this](std::int64_t wanted) { return device_arena->Allocate(wanted); });
+  const std::int64_t bytes = planned_bytes(plan::Tier::kHost);
   const OffloadSettings& state = settings.zero.offload_optimizer;
   const OffloadSettings& weights = settings.zero.offload_param;
   const auto wants_pageable = [](const OffloadSettings& offload) {

@@ -11,6 +11,7 @@
 #include "engine/parameter_list.h"
 #include "grads/gradient_reducer.h"
 #include "memory/buffer.h"
+#include "memory/device_arena.h"
 #include "optim/disk_state.h"
 #include "optim/gradient_norm.h"
 #include "optim/host_updates.h"
@@ -31,7 +32,7 @@ struct Engine::Core {
   ~Core();
 
   comm::Comm& comm() { return ranks->comm(); }
-  void AllocateArena();
+  void AllocateArenas();
   optim::DiskPlace StatePlace() const;
   void NoteStateOnDisk();
   void AskForTheRestOfTheDevice(const EngineOptions& options, plan::Target& target);
@@ -60,6 +61,7 @@ struct Engine::Core {
   std::vector<engine::DistinctParameter> parameters;
   plan::Plan plan;
   plan::WindowPlan window_plan;
+  std::optional<memory::DeviceArena> device_arena;
   std::optional<tiers::HostArena> arena;  // of buffers on the host, when the device is another
   std::unique_ptr<comm::TieredWindow> window;
   optim::Groups groups;

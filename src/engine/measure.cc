@@ -49,9 +49,11 @@ std::int64_t MeasureOperatorBytes(ParameterList parameters, Settings settings,
     Engine engine(std::move(parameters), ForMeasuring(std::move(settings), world_size),
                   std::move(ranks), options);
     torchx::RenewDevicePeaks();
-    const std::int64_t before = torchx::ReadDeviceMemory().allocated;
+    // What torch reserves for operators, which is more than it gives out: blocks of many sizes come
+    // and go.
+    const std::int64_t before = torchx::ReadDeviceMemory().reserved;
     run(engine);
-    bytes += torchx::ReadDeviceMemory().allocated_peak - before;
+    bytes += torchx::ReadDeviceMemory().reserved_peak - before;
   }
   torchx::RenewDevicePeaks();
   return bytes + bytes / 50 + (std::int64_t{64} << 20);

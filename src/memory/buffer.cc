@@ -89,12 +89,16 @@ Buffer Memory::Allocate(Tag tag, plan::BufferBytes bytes, Tier tier) {
     using enum Buffer::Source;
     void* data = nullptr;
     if (on_cuda) {
-      buffer.source_ = kCuda;
-      data = torchx::AllocateDevice(total);
-      if (data != nullptr) torchx::Queue::OfOperators(device_).Zero(data, total);
-    } else if (tier == Tier::kHost && arena_ != nullptr) {
       buffer.source_ = kArena;
-      data = arena_(total);
+      if (device_arena_ != nullptr) data = device_arena_(total);
+      if (data == nullptr) {
+        buffer.source_ = kCuda;
+        data = torchx::AllocateDevice(total);
+        if (data != nullptr) torchx::Queue::OfOperators(device_).Zero(data, total);
+      }
+    } else if (tier == Tier::kHost && host_arena_ != nullptr) {
+      buffer.source_ = kArena;
+      data = host_arena_(total);
     } else if (total >= kMappedFrom) {
       buffer.source_ = kMapping;
       data = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -81,12 +81,13 @@ class Memory {
     return {ledger_, tag, bytes, tier};
   }
 
-  // From now on buffers on the host tier come from `allocate`, which outlives them and gives
-  // zero-filled memory or throws; their bytes are never given back to it. With null, as at the
-  // start, they are ordinary memory, which is for what comes and goes.
-  void UseHostArena(std::function<std::byte*(std::int64_t bytes)> allocate) {
-    arena_ = std::move(allocate);
-  }
+  // From now on buffers of the tier come from `allocate`, which outlives them and gives zero-filled
+  // memory or throws; their bytes are never given back to it. On the device it may give null, and
+  // the buffer is ordinary memory. So are all with a null function, as at the start: that is for
+  // what comes and goes.
+  using Arena = std::function<std::byte*(std::int64_t bytes)>;
+  void UseHostArena(Arena allocate) { host_arena_ = std::move(allocate); }
+  void UseDeviceArena(Arena allocate) { device_arena_ = std::move(allocate); }
 
   Ledger& ledger() { return ledger_; }
   // How many buffers that are not empty were allocated so far. Any thread.
@@ -103,7 +104,7 @@ class Memory {
   const Place place_;
   const bool dry_;
   const c10::Device device_;
-  std::function<std::byte*(std::int64_t)> arena_;
+  Arena host_arena_, device_arena_;
   std::atomic<std::int64_t> allocations_ = 0;
 };
 

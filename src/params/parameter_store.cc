@@ -67,7 +67,15 @@ ParameterStore::~ParameterStore() {
   copies_.Finish();
   Operators().Finish();
   for (const auto& parameter : parameters_) {
-    if (parameter != nullptr && unit_plan(parameter->unit()).resident) parameter->Unbind();
+    if (parameter == nullptr || !unit_plan(parameter->unit()).resident) continue;
+    try {
+      parameter->Unbind();
+    } catch (const std::exception& error) {
+      // The device is full, perhaps because that is why this ends.
+      parameter->SetAbsent();
+      LogWarn("params", fmt::format("parameter '{}' does not keep its values: {}",
+                                    parameter->name(), error.what()));
+    }
   }
   for (UnitState& state : units_) {
     if (state.is_present) {
