@@ -9,7 +9,9 @@
 #include <cmath>
 
 #include "base/log.h"
+#include "engine/checkpoint_state.h"
 #include "engine/core.h"
+#include "engine/saver.h"
 #include "torchx/autograd.h"
 #include "torchx/random.h"
 
@@ -115,8 +117,13 @@ StepResult Engine::Step() {
       const int unit = static_cast<int>(u);
       const plan::UnitPlan& plan = core.plan.units[u];
       if (!plan.unit.trainable || plan.state_on_disk || core.plan.IsUpdatedBeside(unit)) continue;
+      core.saver->BeforeChange(unit);
       core.optimizer->Update(unit, parameters);
       core.store->Publish(unit);
+    }
+    // What follows updates the rest on threads, or streams it.
+    for (std::size_t u = 0; u < core.plan.units.size(); ++u) {
+      if (core.plan.units[u].unit.trainable) core.saver->BeforeChange(static_cast<int>(u));
     }
     if (!core.plan.on_cuda) {
       core.optimizer->UpdateOnDisk(parameters, [&](int unit) { core.store->Publish(unit); });
@@ -130,6 +137,20 @@ StepResult Engine::Step() {
     result.applied = true;
     return result;
   });
+}
+
+std::string Engine::SaveCheckpoint(const std::string& folder, const SaveOptions& options) {
+  engine::CheckBetweenSteps(*core_, "SaveCheckpoint");
+  if (core_->memory.is_dry()) {
+    throw StateError("a dry run has nothing to save", "save from an engine that trains");
+  }
+  core_->store->CheckBindings();
+  core_->host_updates->Finish();
+  return core_->saver->Save(folder, options);
+}
+
+void Engine::FinishSaving() {
+  core_->saver->Finish();
 }
 
 const Settings& Engine::settings() const {
@@ -183,7 +204,8 @@ std::vector<std::pair<std::string, std::int64_t>> Engine::planned_bytes() const 
 
 EngineStatistics Engine::statistics() const {
   const params::GatherStatistics gathers = core_->store->statistics();
-  return {gathers.gathers, gathers.gathered_bytes, gathers.ahead, gathers.overflows};
+  return {gathers.gathers, gathers.gathered_bytes, gathers.ahead, gathers.overflows,
+          core_->saver->wait_ms()};
 }
 
 std::vector<std::string> Engine::StartLines() const {
