@@ -16,7 +16,7 @@ python=$venv/bin/python
 
 # Names in Debian 12 and Ubuntu 24.04.
 packages=(g++ cmake ninja-build ccache lld libfmt-dev nlohmann-json3-dev libcli11-dev libhwy-dev
-          libssl-dev liburing-dev)
+          libssl-dev liburing-dev libxxhash-dev)
 programs=(g++ cmake ninja ld.lld)  # what stands for them where packages have other names
 test_packages=(libgtest-dev libbenchmark-dev shellcheck iproute2)
 

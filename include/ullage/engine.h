@@ -34,6 +34,9 @@ class Tensor;
 namespace torch::nn {
 class Module;
 }
+namespace ullage::files {
+class FileSystem;
+}
 
 namespace ullage {
 
@@ -49,6 +52,8 @@ class ULLAGE_API ParameterList {
   // Buffers are not managed; their names tell a pattern that matches nothing from one that
   // matches only buffers.
   void AddBuffer(std::string name);
+  // The same of a buffer that checkpoints keep, too.
+  void AddBuffer(const std::string& name, const at::Tensor& tensor);
 
   struct Entries;
   const Entries& entries() const { return *entries_; }
@@ -116,6 +121,38 @@ struct EngineStatistics {
   std::int64_t gathered_ahead = 0;  // of the units, those there before an operator asked
   std::int64_t gather_overflows = 0;
   std::int64_t allocations = 0;  // of memory by the engine; none are made once a run is under way
+  double save_wait_ms = 0;       // that steps waited for, or copied for, saves in the background
+};
+
+struct SaveOptions {
+  // The caller's own, in UTF-8: LoadCheckpoint hands it back. Rank 0's counts.
+  std::string client_state;
+  // When above 0, older complete checkpoints of the same folder beyond this many are removed.
+  std::int64_t keep = 0;
+  // Return at once and write while training goes on. A step that comes to state which is not
+  // written yet copies it to a buffer of `buffer_bytes`, or waits where that has no room; with room
+  // for all that this rank writes (12 bytes for each of its elements) nothing waits. The buffer
+  // stays for the saves that follow.
+  bool background = false;
+  std::int64_t buffer_bytes = 0;
+  // The disk; a test passes one that fails. Must outlive the call.
+  files::FileSystem* file_system = nullptr;
+};
+
+struct LoadOptions {
+  // Weights and buffers alone: optimizer state, counters, loss scale and random numbers stay as
+  // they are.
+  bool weights_only = false;
+  files::FileSystem* file_system = nullptr;  // as above
+};
+
+// What a checkpoint says of the run that wrote it.
+struct CheckpointInfo {
+  std::string path;
+  std::int64_t applied_steps = 0;
+  std::int64_t skipped_steps = 0;
+  int world_size = 1;
+  std::string client_state;
 };
 
 class Engine;
@@ -181,6 +218,27 @@ class ULLAGE_API Engine {
   void ForEachParameter(const std::function<void(const ParameterPiece&)>& take);
   // Collective: SHA-256 over name, shape and fp32 values of every distinct parameter.
   std::string ParametersSha256();
+
+  // Collective, between Step and the next Backward: writes everything that training goes on with
+  // to "<folder>/step-<steps>", each rank its slices, and returns that path. `folder` must be the
+  // same directory on every rank. The checkpoint appears when it is complete and on the disk, a
+  // file `latest` then names it; whatever fails or is killed before leaves the older ones as they
+  // were. Throws on every rank what went wrong on one (IoError for a full disk and the like); the
+  // engine is as before then and training may go on. Reads a few MB at a time.
+  std::string SaveCheckpoint(const std::string& folder, const SaveOptions& options = {});
+  // Collective: waits for a save in the background; throws as SaveCheckpoint what went wrong with
+  // it. The next save, loading and the engine's end wait by themselves; a failure is then thrown by
+  // the next save, or else logged.
+  void FinishSaving();
+  // Collective, between Step and the next Backward: goes on from a checkpoint that any number of
+  // ranks at any stage, placement and precision has written. `path` is a checkpoint, or a folder of
+  // them, of which it takes the one that `latest` names or else the newest complete one. Each rank
+  // reads only what it owns, and verifies it. The seed and the state of torch's random generators
+  // (at an equal number of ranks) come from the checkpoint. Throws IoError for a damaged or missing
+  // file, ConfigError when it does not fit the model or the optimizer: what was found before the
+  // first value was taken leaves the engine as it was; after damage found later the ranks are
+  // stopped, and the engine must be made anew.
+  CheckpointInfo LoadCheckpoint(const std::string& path, const LoadOptions& options = {});
 
   const Settings& settings() const;
   const BatchSizes& batch_sizes() const;

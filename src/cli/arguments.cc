@@ -4,6 +4,9 @@
 #include <limits>
 #include <map>
 
+#include "base/bytes.h"
+#include "ullage/error.h"
+
 namespace ullage::cli {
 namespace {
 
@@ -102,6 +105,30 @@ void AddTrain(CLI::App* app, TrainArguments& a) {
   app->add_flag_callback(
       "--no-group-by-length", [&a] { a.group_by_length = false; },
       "mix records of all lengths in a batch (records of like length go together)");
+  Number(app, "--save-every", a.save_every, std::int64_t{1}, kMany,
+         "steps between checkpoints in OUTPUT/checkpoints, from which --resume goes on; one is "
+         "written at the end, too (no checkpoints)");
+  Number(app, "--keep", a.keep, std::int64_t{1}, std::int64_t{1'000'000},
+         "checkpoints to keep, the newest ones (2)");
+  app->add_option_function<std::string>(
+         "--save-buffer",
+         [&a](const std::string& text) {
+           try {
+             a.save_buffer = ParseBytes(text);
+           } catch (const ConfigError& error) {
+             throw CLI::ValidationError("--save-buffer", error.what());
+           }
+         },
+         "host memory of each rank for state that changes before it is written: a checkpoint is "
+         "written while training goes on, and steps wait where this is too small (256MiB)")
+      ->type_name("SIZE");
+  CLI::Option* resume = app->add_flag(
+      "--resume", a.resume,
+      "go on from the last complete checkpoint of OUTPUT, on any number of ranks; from the start "
+      "while there is none");
+  Path(app, "--resume-from", a.resume_from, "DIR",
+       "go on from this checkpoint, or the last complete one of this folder")
+      ->excludes(resume);
   AddDType(app, "--export-dtype", a.export_dtype,
            "of the written weights: fp32, bf16, fp16 (fp32)");
 }
@@ -140,10 +167,22 @@ void AddEvaluate(CLI::App* app, EvaluateArguments& a) {
 
 void AddExport(CLI::App* app, ExportArguments& a) {
   Path(app, "--model", a.model, "DIR", "Hugging Face model directory")->required();
+  Path(app, "--checkpoint", a.checkpoint, "DIR",
+       "write the values of this checkpoint, or of the last complete one of this folder; --model "
+       "then gives the architecture and the tokenizer (the model's own values)");
   Path(app, "--output", a.output, "DIR",
        "where the copy goes; new, empty, or the output of an earlier run")
       ->required();
   AddDType(app, "--dtype", a.dtype, "of the written weights: fp32, bf16, fp16 (fp32)");
+}
+
+void AddInspect(CLI::App* app, InspectArguments& a) {
+  app->add_option("path", a.path, "a checkpoint, a folder of them, or the output of a run")
+      ->type_name("DIR")
+      ->required();
+  app->add_flag("--verify", a.verify, "read every byte and compare it with its checksum");
+  app->add_flag("--norms", a.norms, "print the L2 norm of every tensor's values (implies reading)");
+  app->add_flag("--json", a.json, "print JSON");
 }
 
 }  // namespace
@@ -156,16 +195,19 @@ ParsedArguments ParseArguments(int argc, char** argv) {
   PlanArguments plan;
   EvaluateArguments evaluate;
   ExportArguments convert;
+  InspectArguments inspect;
   CLI::App* const commands[] = {
       app.add_subcommand("plan", "say how many bytes a training needs, without data or weights"),
       app.add_subcommand("train", "fine-tune a model on a token file"),
       app.add_subcommand("evaluate",
                          "loss and accuracy, or perplexity, of a model on a token file"),
-      app.add_subcommand("export", "write a model's weights anew, checked, in another type")};
+      app.add_subcommand("export", "write a model's weights anew, checked, in another type"),
+      app.add_subcommand("inspect", "what a checkpoint holds, and whether it is complete")};
   AddPlan(commands[0], plan);
   AddTrain(commands[1], train);
   AddEvaluate(commands[2], evaluate);
   AddExport(commands[3], convert);
+  AddInspect(commands[4], inspect);
 
   try {
     app.parse(argc, argv);
@@ -177,7 +219,8 @@ ParsedArguments ParseArguments(int argc, char** argv) {
   if (commands[0]->parsed()) return {plan, 0};
   if (commands[1]->parsed()) return {train, 0};
   if (commands[2]->parsed()) return {evaluate, 0};
-  return {convert, 0};
+  if (commands[3]->parsed()) return {convert, 0};
+  return {inspect, 0};
 }
 
 }  // namespace ullage::cli

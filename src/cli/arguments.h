@@ -31,7 +31,12 @@ struct TrainArguments {
   int num_labels = 0;                   // 0: as the token file says
   std::vector<std::string> allow_missing;
   bool group_by_length = true;
-  int threads = 0;  // of each rank; 0: cores / ranks
+  int threads = 0;                       // of each rank; 0: cores / ranks
+  std::int64_t save_every = 0;           // steps; 0: no checkpoints
+  std::int64_t keep = 2;                 // checkpoints
+  std::int64_t save_buffer = 256 << 20;  // bytes
+  bool resume = false;                   // from the output's own checkpoints
+  std::string resume_from;               // a checkpoint, or a folder of them; empty: not given
   DType export_dtype = DType::kFloat32;
 };
 
@@ -61,11 +66,20 @@ struct EvaluateArguments {
 
 struct ExportArguments {
   std::string model;
+  std::string checkpoint;  // whose values are written; empty: the model's own
   std::string output;
   DType dtype = DType::kFloat32;
 };
 
-using Command = std::variant<TrainArguments, PlanArguments, EvaluateArguments, ExportArguments>;
+struct InspectArguments {
+  std::string path;     // a checkpoint, a folder of them, or the output of a run
+  bool verify = false;  // every byte
+  bool norms = false;   // of every tensor
+  bool json = false;
+};
+
+using Command = std::variant<TrainArguments, PlanArguments, EvaluateArguments, ExportArguments,
+                             InspectArguments>;
 
 struct ParsedArguments {
   std::optional<Command> command;  // absent: help was printed, or the arguments are wrong

@@ -21,6 +21,7 @@ int Run(const Command& command, const CommandLine& words) {
   if (const auto* evaluate = std::get_if<EvaluateArguments>(&command)) {
     return RunEvaluate(*evaluate, words);
   }
+  if (const auto* inspect = std::get_if<InspectArguments>(&command)) return RunInspect(*inspect);
   return RunExport(std::get<ExportArguments>(command), words);
 }
 

@@ -18,6 +18,7 @@ int RunTrain(const TrainArguments& arguments, const CommandLine& command_line);
 int RunPlan(const PlanArguments& arguments);
 int RunEvaluate(const EvaluateArguments& arguments, const CommandLine& command_line);
 int RunExport(const ExportArguments& arguments, const CommandLine& command_line);
+int RunInspect(const InspectArguments& arguments);
 
 // Starts the ranks that `--ranks` asks for and returns their exit code once they have ended. Absent
 // when this process is itself a rank, or the only one. Throws ConfigError when another launcher

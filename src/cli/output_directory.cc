@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <system_error>
 
 #include "ullage/error.h"
@@ -14,6 +15,20 @@ namespace {
 // What a run that was killed early may leave; no folder of anyone else holds only these.
 bool IsLeftover(const std::string& name) {
   return name == kMetricsFile || name.ends_with(".ullage-partial") || name.ends_with(".partial");
+}
+
+constexpr std::int64_t kMaxMetricsBytes = std::int64_t{1} << 30;
+
+std::string LinesUpTo(std::int64_t steps, const std::string& text) {
+  std::string kept;
+  std::size_t begin = 0;
+  for (std::size_t end; (end = text.find('\n', begin)) != std::string::npos; begin = end + 1) {
+    const std::string line = text.substr(begin, end - begin);
+    const auto json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (!json.is_object() || !json.contains("step") || !json["step"].is_number_integer()) continue;
+    if (json["step"].get<std::int64_t>() <= steps) kept += line + "\n";
+  }
+  return kept;
 }
 
 }  // namespace
@@ -64,8 +79,17 @@ void CopySmall(files::FileSystem& fs, const std::string& from, const std::string
   WriteWhole(fs, to, fs.ReadText(from, limit_bytes));
 }
 
-MetricsFile::MetricsFile(files::FileSystem& fs, const std::string& directory)
-    : file_(fs.Create(directory + "/" + kMetricsFile)) {}
+MetricsFile::MetricsFile(files::FileSystem& fs, const std::string& directory,
+                         std::int64_t steps_done) {
+  const std::string path = directory + "/" + kMetricsFile;
+  if (steps_done > 0 && fs.Stat(path)) {
+    // A run that was killed may have gone on behind its last checkpoint, and broken off in a line.
+    WriteWhole(fs, path, LinesUpTo(steps_done, fs.ReadText(path, kMaxMetricsBytes)));
+    file_ = fs.OpenForAppend(path);
+  } else {
+    file_ = fs.Create(path);
+  }
+}
 
 void MetricsFile::Add(const std::string& json_line) {
   const std::string line = json_line + "\n";

@@ -1,6 +1,7 @@
 // The folder that a run writes into: only one that is new, empty, or an earlier run's own.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -11,6 +12,7 @@ namespace ullage::cli {
 // The mark of our own folders, and what a run says about itself.
 inline constexpr const char* kRunFile = "ullage.json";
 inline constexpr const char* kMetricsFile = "metrics.jsonl";
+inline constexpr const char* kCheckpoints = "checkpoints";  // a folder in the output
 
 // Throws ConfigError when `output` exists and is neither empty nor the output of an earlier run, or
 // is the folder `model`. Changes nothing.
@@ -29,8 +31,9 @@ void CopySmall(files::FileSystem& fs, const std::string& from, const std::string
 // One line for each step and evaluation, there as soon as it is written.
 class MetricsFile {
  public:
-  // Begins anew. `fs` is not used after the call.
-  MetricsFile(files::FileSystem& fs, const std::string& directory);
+  // Goes on behind the lines of steps 1 to `steps_done` that are there; with 0 begins anew. `fs` is
+  // not used after the call.
+  MetricsFile(files::FileSystem& fs, const std::string& directory, std::int64_t steps_done = 0);
   void Add(const std::string& json_line);
 
  private:

@@ -15,6 +15,7 @@ void Progress::Add(const StepNumbers& step, const PhaseTimes& times) {
   loss_ += step.loss;
   ms_ += step.ms;
   all_ms_ += step.ms;
+  ++all_count_;
   tokens_ += step.tokens;
   times_.data += times.data;
   times_.forward += times.forward;
@@ -28,7 +29,7 @@ std::string Progress::Line(const MemoryReport& memory, std::int64_t rss_bytes) {
                                   ? fmt::format(" (clipped by {:.3g})", last_.clip_coef)
                                   : "";
   const double left_s =
-      all_ms_ / 1000 / static_cast<double>(last_.step) * static_cast<double>(total_ - last_.step);
+      all_ms_ / 1000 / static_cast<double>(all_count_) * static_cast<double>(total_ - last_.step);
   std::string line = fmt::format(
       "step {}/{}  epoch {:.2f}  loss {:.4f}  lr {:.3g}  grad norm {:.4g}{}  {:.0f} tokens/s  "
       "engine {}  RSS {}  {} left",

@@ -38,7 +38,8 @@ class Progress {
   std::int64_t count_ = 0;
   double loss_ = 0;
   double ms_ = 0;
-  double all_ms_ = 0;
+  double all_ms_ = 0;  // of all steps of this process
+  std::int64_t all_count_ = 0;
   std::int64_t tokens_ = 0;
   PhaseTimes times_;
   PhaseTimes mean_times_;

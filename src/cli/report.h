@@ -41,6 +41,10 @@ struct RunNumbers {
   double tokens_per_s = 0;
   double padding_share = 0;
   std::int64_t skipped_steps = 0;
+  std::int64_t resumed_at = 0;  // steps that were done when this run began
+  std::int64_t saves = 0;       // checkpoints written
+  std::int64_t failed_saves = 0;
+  double save_ms = 0;  // that training stood still for them
   int world_size = 1;
   int stage = 0;
   int interrupted_by = 0;  // signal, or 0

@@ -37,12 +37,16 @@ data::ModelLimits LimitsOf(const models::Model& model) {
 }
 
 TrainSetup::TrainSetup(files::FileSystem& fs, const TrainArguments& arguments,
-                       const Settings& given, int world_size)
+                       const Settings& given, int world_size,
+                       const std::optional<std::string>& resume_path)
     : settings(given), batch_sizes(ResolveBatches(settings, world_size)) {
+  if (resume_path) resume = ReadResumePoint(fs, *resume_path);
   files::TokenFile train_file = files::TokenFile::Open(fs, arguments.train);
   CheckOutput(fs, arguments.output, arguments.model);
   if (!arguments.report.empty()) CheckFileToWrite(fs, arguments.report, "--report");
-  model = ModelForFile(arguments.model, train_file, arguments.num_labels);
+  const int saved_labels = resume ? resume->state.num_labels : 0;
+  model = ModelForFile(arguments.model, train_file,
+                       arguments.num_labels > 0 ? arguments.num_labels : saved_labels);
   parameters = DistinctParameters(*model);
   const DataWords words{arguments.max_length, arguments.sequence_length,
                         arguments.pad_to_multiple_of};
@@ -68,11 +72,18 @@ TrainSetup::TrainSetup(files::FileSystem& fs, const TrainArguments& arguments,
   options.group_by_length =
       arguments.group_by_length && model->task() == models::Task::kClassification;
   options.drop_last = settings.dataloader_drop_last;
-  sampler.emplace(data::Lengths(*train), options);
+  const std::vector<std::int64_t> lengths = data::Lengths(*train);
+  if (resume && options.train_batch == resume->state.data.train_batch) {
+    options.order_batch = resume->state.data.order_batch;
+  }
+  sampler.emplace(lengths, options);
+  data_identity = IdentityOf(*sampler, lengths);
+  if (resume) CheckSameData(resume->state.data, data_identity, resume->path);
   steps_per_epoch = sampler->steps_per_epoch();
   const std::int64_t most = std::numeric_limits<std::int64_t>::max() / steps_per_epoch;
   total_steps =
       arguments.steps > 0 ? arguments.steps : std::min(arguments.epochs, most) * steps_per_epoch;
+  if (resume) return;
   weights = std::make_unique<ModelWeights>(files::WeightFiles::Open(fs, arguments.model), *model,
                                            arguments.allow_missing, arguments.seed);
 }
@@ -84,7 +95,13 @@ std::vector<std::string> TrainSetup::Lines(int world_size) const {
                                   ? fmt::format("{} classes", model->num_labels())
                                   : fmt::format("vocabulary of {}", model->vocab_size()),
                               model->max_positions()));
-  for (const std::string& line : weights->Lines()) lines.push_back(line);
+  if (weights) {
+    for (const std::string& line : weights->Lines()) lines.push_back(line);
+  }
+  if (resume) {
+    lines.push_back(fmt::format("resuming from {}: {} steps done, on {} ranks then", resume->path,
+                                resume->steps, resume->world_size));
+  }
   lines.push_back("train " + train->Describe());
   if (eval) lines.push_back("eval " + eval->Describe());
   lines.push_back(fmt::format(

@@ -9,6 +9,7 @@
 #include "cli/arguments.h"
 #include "cli/model_directory.h"
 #include "cli/model_weights.h"
+#include "cli/run_state.h"
 #include "data/sampler.h"
 #include "data/training_data.h"
 #include "files/file_system.h"
@@ -27,8 +28,10 @@ std::unique_ptr<models::Model> ModelOnMeta(const std::string& directory, int num
 data::ModelLimits LimitsOf(const models::Model& model);
 
 struct TrainSetup {
+  // `resume_path`: the checkpoint to go on from. Throws ConfigError when the data or the settings
+  // do not go on where it ended.
   TrainSetup(files::FileSystem& fs, const TrainArguments& arguments, const Settings& given,
-             int world_size);
+             int world_size, const std::optional<std::string>& resume_path);
 
   Settings settings;
   BatchSizes batch_sizes;
@@ -36,8 +39,10 @@ struct TrainSetup {
   std::unique_ptr<data::TrainingData> train;
   std::unique_ptr<data::TrainingData> eval;  // null: none
   std::vector<NamedShape> parameters;
-  std::unique_ptr<ModelWeights> weights;
+  std::unique_ptr<ModelWeights> weights;  // null when a checkpoint brings all values
   std::optional<data::Sampler> sampler;
+  DataIdentity data_identity;
+  std::optional<ResumePoint> resume;
   std::int64_t steps_per_epoch = 0;
   std::int64_t total_steps = 0;
 

@@ -3,8 +3,12 @@
 #include <fmt/format.h>
 #include <stdio.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <span>
 
+#include "checkpoint/checkpoint_folder.h"
 #include "cli/agreement.h"
 #include "cli/commands.h"
 #include "cli/evaluation.h"
@@ -13,6 +17,7 @@
 #include "cli/output_directory.h"
 #include "cli/probe.h"
 #include "cli/report.h"
+#include "cli/run_state.h"
 #include "cli/setup.h"
 #include "cli/training_loop.h"
 #include "config/print_effective.h"
@@ -37,6 +42,17 @@ const char* Name(Precision precision) {
   }
   return "?";
 }
+
+constexpr std::size_t kLongestPath = 4096;
+
+// Before a checkpoint brings the values.
+class NoWeights final : public WeightSource {
+ public:
+  void Read(const std::string&, std::span<const std::int64_t>, std::int64_t,
+            std::span<float> values) override {
+    std::ranges::fill(values, 0.0f);
+  }
+};
 
 class Training {
  public:
@@ -71,12 +87,35 @@ class Training {
     ranks_ = Ranks::FromEnvironment(std::chrono::seconds(settings.ullage.timeout_seconds));
     Together(ranks_->comm(), [&] {
       if (error) std::rethrow_exception(error);
-      setup_ = std::make_unique<TrainSetup>(fs_, arguments_, settings, ranks_->world_size());
     });
+    const std::optional<std::string> resume_path = FindResumePath();
+    Together(ranks_->comm(), [&] {
+      setup_ = std::make_unique<TrainSetup>(fs_, arguments_, settings, ranks_->world_size(),
+                                            resume_path);
+    });
+  }
+
+  // The first rank looks, so that all take the same.
+  std::optional<std::string> FindResumePath() {
+    std::optional<std::string> path;
+    Together(ranks_->comm(), [&] {
+      if (is_first()) path = FindCheckpoint(fs_, arguments_, resume_lines_);
+      if (path && path->size() >= kLongestPath) {
+        throw ConfigError(fmt::format("{}: a path of {} bytes", *path, path->size()),
+                          "use a shorter one");
+      }
+    });
+    std::vector<char> text(kLongestPath);
+    if (path) path->copy(text.data(), path->size());
+    ranks_->comm().Broadcast(std::as_writable_bytes(std::span(text)), 0,
+                             static_cast<std::uint32_t>(Item::kReady));
+    if (text.front() == '\0') return std::nullopt;
+    return std::string(text.data());
   }
 
   void PrintStart() const {
     if (!is_first()) return;
+    for (const std::string& line : resume_lines_) fmt::print("{}\n", line);
     fmt::print("{}", config::PrintEffective(setup_->settings));
     for (const std::string& line : setup_->Lines(ranks_->world_size())) fmt::print("{}\n", line);
     fmt::print("precision: {}; {} threads a rank; seed {}\n", Name(setup_->settings.precision),
@@ -86,7 +125,9 @@ class Training {
   void MakeEngine() {
     EngineOptions options;
     options.seed = arguments_.seed;
+    NoWeights no_weights;
     options.weights = setup_->weights.get();
+    if (setup_->resume) options.weights = &no_weights;
     options.cuda = arguments_.cuda;
     setup_->model->set_recompute(setup_->settings.recompute);
     options.default_no_decay = setup_->model->no_decay_patterns();
@@ -94,6 +135,7 @@ class Training {
     const std::int64_t before = memory::ResidentBytes();
     engine_ = std::make_unique<Engine>(NamedParameters(setup_->model->module()), setup_->settings,
                                        ranks_, options);
+    if (setup_->resume) Load(setup_->resume->path);
     load_raised_bytes_ = memory::PeakResidentBytes() - before;
     setup_->weights.reset();  // its files
     if (!is_first()) return;
@@ -101,12 +143,29 @@ class Training {
     fmt::print("{}", engine_->PlanText());
   }
 
+  // Every rank is told what went wrong on any; the first one says it.
+  void Load(const std::string& path) {
+    try {
+      engine_->LoadCheckpoint(path);
+    } catch (const CommError&) {
+      throw;
+    } catch (const Error&) {
+      if (is_first()) throw;
+      throw FailedElsewhere();
+    }
+  }
+
   void PrepareOutput() {
     fs_.CreateDirectories(arguments_.output);
     const std::string best = BestPath();
-    if (fs_.Stat(best + "/" + kRunFile)) fs_.RemoveTree(best);  // of an earlier run
+    if (!setup_->resume && fs_.Stat(best + "/" + kRunFile))
+      fs_.RemoveTree(best);  // of an earlier run
     WriteWhole(fs_, arguments_.output + "/" + kRunFile, RunJson());
-    metrics_ = std::make_unique<MetricsFile>(fs_, arguments_.output);
+    metrics_ = std::make_unique<MetricsFile>(fs_, arguments_.output,
+                                             setup_->resume ? setup_->resume->steps : 0);
+    if (arguments_.save_every > 0) {  // a folder that cannot be written to is told before training
+      checkpoint::CheckpointFolder(fs_, arguments_.output + "/" + kCheckpoints).Prepare();
+    }
   }
 
   std::string BestPath() const { return arguments_.output + "/best"; }
@@ -153,7 +212,8 @@ class Training {
 
   void Finish(RunNumbers& run) {
     if (run.interrupted_by != 0 && is_first()) {
-      fmt::print("interrupted by a signal; writing the model after {} steps\n", run.steps.size());
+      fmt::print("interrupted by a signal; writing the model after {} steps\n",
+                 run.resumed_at + std::ssize(run.steps));
     }
     WriteModel(arguments_.output);
     if (is_first()) fmt::print("model written to {}\n", arguments_.output);
@@ -191,6 +251,7 @@ class Training {
   std::unique_ptr<TrainSetup> setup_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<MetricsFile> metrics_;
+  std::vector<std::string> resume_lines_;
   std::int64_t load_raised_bytes_ = 0;
 };
 

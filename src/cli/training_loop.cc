@@ -7,12 +7,16 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <utility>
 
+#include "base/log.h"
 #include "cli/agreement.h"
 #include "cli/device_batch.h"
 #include "cli/interrupt.h"
+#include "cli/run_state.h"
 #include "memory/process.h"
+#include "ullage/error.h"
 
 namespace ullage::cli {
 namespace {
@@ -43,8 +47,13 @@ TrainingLoop::TrainingLoop(const TrainArguments& arguments, TrainSetup& setup, E
       metrics_(metrics),
       keep_best_(std::move(keep_best)),
       device_(DeviceFor(arguments.cuda)),
-      loader_(*setup.train, *setup.sampler, loader_options()),
-      progress_(setup.total_steps, setup.settings.steps_per_print) {}
+      loader_(*setup.train, *setup.sampler, loader_options(),
+              setup.resume ? setup.resume->state.position : data::Position{}),
+      progress_(setup.total_steps, setup.settings.steps_per_print) {
+  if (!setup.resume) return;
+  run_.resumed_at = setup.resume->steps;
+  best_score_ = setup.resume->state.best_score.value_or(best_score_);
+}
 
 data::LoaderOptions TrainingLoop::loader_options() const {
   data::LoaderOptions options;
@@ -59,7 +68,8 @@ RunNumbers TrainingLoop::Run() {
   setup_.model->module().train();
   std::int64_t tokens = 0;
   double ms = 0;
-  for (std::int64_t number = 1; number <= setup_.total_steps && signal_ == 0; ++number) {
+  for (std::int64_t number = run_.resumed_at + 1; number <= setup_.total_steps && signal_ == 0;
+       ++number) {
     const StepNumbers step = Step(number);
     tokens += step.tokens;
     ms += step.ms;
@@ -67,7 +77,13 @@ RunNumbers TrainingLoop::Run() {
     run_.steps.push_back(step);
     Print(step);
     if (signal_ == 0 && EvaluationIsDue(number)) EvaluateNow(number);
+    if (SaveIsDue(number)) SaveNow(number);
   }
+  {
+    const Stopwatch saving(run_.save_ms);
+    FinishSave();
+  }
+  run_.save_ms += engine_.statistics().save_wait_ms;
   const std::int64_t padding[] = {loader_.real_tokens(), loader_.padded_tokens()};
   const auto all =
       FromAllRanks<std::int64_t>(comm(), std::span<const std::int64_t>(padding), Item::kReport);
@@ -186,6 +202,56 @@ void TrainingLoop::EvaluateNow(std::int64_t step) {
                FormatDuration(result.seconds), keep ? "  (best so far, kept)" : "");
   }
   if (keep) keep_best_(result);
+}
+
+// An interrupted run goes on exactly where it was asked to end.
+bool TrainingLoop::SaveIsDue(std::int64_t step) const {
+  if (arguments_.save_every == 0) return false;
+  return step % arguments_.save_every == 0 || step == setup_.total_steps || signal_ != 0;
+}
+
+void TrainingLoop::SaveNow(std::int64_t step) {
+  RunState state;
+  state.data = setup_.data_identity;
+  state.position = loader_.position();
+  state.num_labels = static_cast<int>(setup_.model->num_labels());
+  if (std::isfinite(best_score_)) state.best_score = best_score_;
+  SaveOptions options;
+  options.client_state = ToJson(state);
+  options.keep = arguments_.keep;
+  options.background = true;
+  options.buffer_bytes = arguments_.save_buffer;
+  const Stopwatch saving(run_.save_ms);
+  FinishSave();
+  try {
+    engine_.SaveCheckpoint(arguments_.output + "/" + kCheckpoints, options);
+    saving_step_ = step;
+  } catch (const CommError&) {
+    throw;
+  } catch (const Error& error) {
+    SaveFailed(step, error);
+  }
+}
+
+void TrainingLoop::FinishSave() {
+  if (saving_step_ == 0) return;
+  const std::int64_t step = std::exchange(saving_step_, 0);
+  try {
+    engine_.FinishSaving();
+    ++run_.saves;
+  } catch (const CommError&) {
+    throw;
+  } catch (const Error& error) {
+    SaveFailed(step, error);
+  }
+}
+
+// A run is not lost to a save: the older checkpoints are what they were.
+void TrainingLoop::SaveFailed(std::int64_t step, const Error& error) {
+  ++run_.failed_saves;
+  if (!is_first()) return;
+  Log(LogLevel::kError, "checkpoint",
+      fmt::format("step {}: no checkpoint was written, training goes on: {}", step, error.what()));
 }
 
 void TrainingLoop::Print(const StepNumbers& step) {

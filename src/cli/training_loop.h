@@ -18,6 +18,7 @@
 #include "cli/setup.h"
 #include "data/loader.h"
 #include "ullage/engine.h"
+#include "ullage/error.h"
 
 namespace ullage::cli {
 
@@ -49,6 +50,10 @@ class TrainingLoop {
   void Exchange(std::span<const Share> mine, StepNumbers& step);
   bool EvaluationIsDue(std::int64_t step) const;
   void EvaluateNow(std::int64_t step);
+  bool SaveIsDue(std::int64_t step) const;
+  void SaveNow(std::int64_t step);
+  void FinishSave();
+  void SaveFailed(std::int64_t step, const Error& error);
   void Print(const StepNumbers& step);
   data::LoaderOptions loader_options() const;
   comm::Comm& comm() const { return engine_.ranks().comm(); }
@@ -69,6 +74,7 @@ class TrainingLoop {
   double best_score_ = -std::numeric_limits<double>::infinity();
   int signal_ = 0;  // as all ranks agreed
   std::int64_t rss_bytes_ = 0;
+  std::int64_t saving_step_ = 0;  // whose checkpoint is being written; 0: none
 };
 
 }  // namespace ullage::cli

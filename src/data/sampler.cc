@@ -55,6 +55,13 @@ Sampler::Sampler(std::vector<std::int64_t> lengths, const SamplerOptions& option
                     options_.train_batch, options_.micro_batch),
         "both must be at least 1, and the first a multiple of the second");
   }
+  if (options_.order_batch == 0) options_.order_batch = options_.micro_batch;
+  if (options_.order_batch < 1 || options_.train_batch % options_.order_batch != 0) {
+    throw ConfigError(fmt::format("train_batch_size {} and an order in parts of {} records do not "
+                                  "fit together",
+                                  options_.train_batch, options_.order_batch),
+                      "resume with the train_batch_size of the interrupted run");
+  }
   if (options_.train_batch > records()) {
     throw ConfigError(fmt::format("train_batch_size {} is larger than the data set of {} records",
                                   options_.train_batch, records()),
@@ -107,11 +114,11 @@ void Sampler::LongestFirst(std::span<std::int64_t> step) const {
 void Sampler::GroupWindow(std::span<std::int64_t> records, std::uint64_t stream) const {
   LongestFirst(records);
   const std::vector<std::int64_t> sorted(records.begin(), records.end());
-  const auto micro = static_cast<std::size_t>(options_.micro_batch);
-  std::vector<std::size_t> starts(sorted.size() / micro);  // of each micro-batch in `sorted`
-  for (std::size_t i = 0; i < starts.size(); ++i) starts[i] = i * micro;
+  const auto part = static_cast<std::size_t>(options_.order_batch);
+  std::vector<std::size_t> starts(sorted.size() / part);  // of each part in `sorted`
+  for (std::size_t i = 0; i < starts.size(); ++i) starts[i] = i * part;
   if (options_.shuffle) Random(options_.seed, stream).Shuffle(std::span(starts));
-  const auto per_step = static_cast<std::size_t>(micro_batches_per_step());
+  const auto per_step = static_cast<std::size_t>(options_.train_batch / options_.order_batch);
   for (std::size_t first = 0; first < starts.size(); first += per_step) {
     // By place in `sorted`, which is by length.
     std::sort(starts.begin() + static_cast<std::ptrdiff_t>(first),
@@ -119,7 +126,7 @@ void Sampler::GroupWindow(std::span<std::int64_t> records, std::uint64_t stream)
   }
   std::size_t to = 0;
   for (const std::size_t start : starts) {
-    for (std::size_t i = 0; i < micro; ++i) records[to++] = sorted[start + i];
+    for (std::size_t i = 0; i < part; ++i) records[to++] = sorted[start + i];
   }
 }
 

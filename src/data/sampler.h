@@ -12,6 +12,9 @@ namespace ullage::data {
 struct SamplerOptions {
   std::int64_t train_batch = 1;  // records in one optimizer step, over all ranks
   std::int64_t micro_batch = 1;  // records in one forward on one rank; divides train_batch
+  // Records of like length that go together; divides train_batch. 0: as micro_batch. A run that is
+  // resumed with another micro-batch keeps the number it began with, and so its order.
+  std::int64_t order_batch = 0;
   std::uint64_t seed = 0;
   bool shuffle = true;          // false: the order of the file
   bool group_by_length = true;  // micro-batches of records of like length, so that padding is rare
@@ -52,15 +55,16 @@ class EpochOrder {
 // Note [Order of an epoch]
 // 1. Shuffle all records by (seed, epoch).
 // 2. Cut into windows of `window_steps` steps. In each, sort by length (records of one length stay
-//    in shuffled order), cut into micro-batches and shuffle these by (seed, epoch, window). Each
-//    run of train_batch / micro_batch micro-batches is one step.
-// 3. Within a step, the micro-batches run from long to short. Ranks take neighbouring ones, so they
+//    in shuffled order), cut into parts of `order_batch` and shuffle these by (seed, epoch,
+//    window). Each run of train_batch / order_batch parts is one step.
+// 3. Within a step, records run from long to short and are cut into micro-batches. Ranks take
+// neighbouring ones, so they
 //    have about the same work, for any number of ranks.
 // An incomplete last step keeps the records that the shuffle put last: it has its own window.
 class Sampler {
  public:
   // `lengths[i]` is the number of tokens of record i. Throws ConfigError: no records, a batch size
-  // below 1, micro_batch that does not divide train_batch, a batch larger than the data.
+  // below 1, one that does not divide train_batch, a batch larger than the data.
   Sampler(std::vector<std::int64_t> lengths, const SamplerOptions& options);
 
   const SamplerOptions& options() const { return options_; }

@@ -11,6 +11,7 @@
 #include "base/bytes.h"
 #include "base/parallel.h"
 #include "engine/core.h"
+#include "engine/saver.h"
 #include "torchx/device.h"
 #include "torchx/meta_kernels.h"
 #include "ullage/error.h"
@@ -200,6 +201,7 @@ Engine::Core::Core(const ParameterList& list, Settings given, std::shared_ptr<Ra
       memory(PlaceOf(options, *ranks, notes), options.dry_run),
       cap(settings.ullage.device_memory, memory.is_cuda() && !memory.is_dry()),
       parameters(engine::FindDistinct(list, WeightDtype(settings.precision))),
+      buffers(list.entries().buffer_tensors),
       schedule(settings.scheduler, settings.optimizer.lr),
       scaler(settings.precision == Precision::kFloat16 ? settings.loss_scale
                                                        : LossScaleSettings{.loss_scale = 1}),
@@ -242,6 +244,10 @@ Engine::Core::Core(const ParameterList& list, Settings given, std::shared_ptr<Ra
     });
     memory.UseHostArena(nullptr);
     memory.UseDeviceArena(nullptr);
+    saver = std::make_unique<engine::Saver>(*this);
+    store->OnBeforeWrite([this](int unit) {
+      if (saver) saver->BeforeChange(unit);
+    });
     Adoption(*this, options.weights).Run();
     cap.Renew();
   });
@@ -312,6 +318,7 @@ Engine::Core::~Core() {
   if (std::uncaught_exceptions() > exceptions_at_start) {
     ranks->Abort(fmt::format("rank {} ended with an error", ranks->rank()));
   }
+  saver.reset();  // what is under way reads all of the rest
 }
 
 Engine::Engine(ParameterList parameters, Settings settings, EngineOptions options)

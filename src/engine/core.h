@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "comm/tiered_window.h"
@@ -25,6 +26,10 @@
 #include "ullage/engine.h"
 
 namespace ullage {
+
+namespace engine {
+class Saver;
+}
 
 struct Engine::Core {
   Core(const ParameterList& list, Settings settings, std::shared_ptr<Ranks> ranks,
@@ -53,12 +58,13 @@ struct Engine::Core {
   const Settings settings;
   const std::shared_ptr<Ranks> ranks;
   const BatchSizes batch_sizes;
-  const std::uint64_t seed;
+  std::uint64_t seed;              // a checkpoint that is loaded brings its own
   std::vector<std::string> notes;  // for the start of a run
   memory::Memory memory;
   engine::DeviceCap cap;
 
   std::vector<engine::DistinctParameter> parameters;
+  std::vector<std::pair<std::string, at::Tensor>> buffers;  // the model's, for checkpoints
   plan::Plan plan;
   plan::WindowPlan window_plan;
   std::optional<memory::DeviceArena> device_arena;
@@ -73,6 +79,7 @@ struct Engine::Core {
   std::unique_ptr<optim::DiskState> disk_state;
   std::unique_ptr<optim::SliceOptimizer> optimizer;
   std::unique_ptr<optim::HostUpdates> host_updates;
+  std::unique_ptr<engine::Saver> saver;
 
   std::int64_t applied_steps = 0;
   std::int64_t skipped_steps = 0;

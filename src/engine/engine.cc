@@ -10,8 +10,10 @@
 #include <vector>
 
 #include "base/log.h"
+#include "engine/checkpoint_state.h"
 #include "engine/core.h"
 #include "engine/out_of_memory.h"
+#include "engine/saver.h"
 #include "torchx/autograd.h"
 #include "torchx/profile.h"
 #include "torchx/random.h"
@@ -130,6 +132,10 @@ StepResult Engine::Step() {
         units.push_back(unit);
       }
     }
+    // Before any unit changes: those that follow are updated together, on threads, or streamed.
+    for (std::size_t u = 0; u < core.plan.units.size(); ++u) {
+      if (core.plan.units[u].unit.trainable) core.saver->BeforeChange(static_cast<int>(u));
+    }
     {
       const ProfilerRange update("update");
       core.optimizer->Update(units, parameters);
@@ -148,6 +154,20 @@ StepResult Engine::Step() {
     result.applied = true;
     return result;
   });
+}
+
+std::string Engine::SaveCheckpoint(const std::string& folder, const SaveOptions& options) {
+  engine::CheckBetweenSteps(*core_, "SaveCheckpoint");
+  if (core_->memory.is_dry()) {
+    throw StateError("a dry run has nothing to save", "save from an engine that trains");
+  }
+  core_->store->CheckBindings();
+  core_->host_updates->Finish();
+  return core_->saver->Save(folder, options);
+}
+
+void Engine::FinishSaving() {
+  core_->saver->Finish();
 }
 
 const Settings& Engine::settings() const {
@@ -202,8 +222,8 @@ std::vector<std::pair<std::string, std::int64_t>> Engine::planned_bytes() const 
 
 EngineStatistics Engine::statistics() const {
   const params::GatherStatistics gathers = core_->store->statistics();
-  return {gathers.gathers, gathers.gathered_bytes, gathers.ahead, gathers.overflows,
-          core_->memory.allocations()};
+  return {gathers.gathers,   gathers.gathered_bytes,      gathers.ahead,
+          gathers.overflows, core_->memory.allocations(), core_->saver->wait_ms()};
 }
 
 std::vector<std::string> Engine::StartLines() const {

@@ -22,12 +22,19 @@ void ParameterList::AddBuffer(std::string name) {
   entries_->buffers.push_back(std::move(name));
 }
 
+void ParameterList::AddBuffer(const std::string& name, const at::Tensor& tensor) {
+  AddBuffer(name);
+  if (tensor.defined()) entries_->buffer_tensors.emplace_back(name, tensor);
+}
+
 ParameterList NamedParameters(const torch::nn::Module& module) {
   ParameterList list;
   for (const auto& item : module.named_parameters(/*recurse=*/true)) {
     list.Add(item.key(), item.value());
   }
-  for (const auto& item : module.named_buffers(/*recurse=*/true)) list.AddBuffer(item.key());
+  for (const auto& item : module.named_buffers(/*recurse=*/true)) {
+    list.AddBuffer(item.key(), item.value());
+  }
   return list;
 }
 
@@ -39,7 +46,10 @@ std::vector<DistinctParameter> FindDistinct(const ParameterList& list, DType wei
   std::unordered_map<const c10::StorageImpl*, std::size_t> by_storage;
   for (const auto& [name, tensor] : list.entries().list) {
     if (!tensor.defined()) continue;
-    if (by_tensor.count(tensor.unsafeGetTensorImpl()) > 0) continue;
+    if (const auto known = by_tensor.find(tensor.unsafeGetTensorImpl()); known != by_tensor.end()) {
+      distinct[known->second].aliases.push_back(name);
+      continue;
+    }
     if (!tensor.is_floating_point() || !tensor.has_storage() || tensor.is_sparse()) {
       throw UnsupportedError(fmt::format("parameter '{}' is {} and cannot be managed", name,
                                          c10::toString(tensor.scalar_type())),
@@ -62,6 +72,7 @@ std::vector<DistinctParameter> FindDistinct(const ParameterList& list, DType wei
             "give each a storage of its own (clone one of them)");
       }
       owner.tensors.push_back(tensor);
+      owner.aliases.push_back(name);
       by_tensor[tensor.unsafeGetTensorImpl()] = by_storage[storage];
       continue;
     }

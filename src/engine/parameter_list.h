@@ -14,14 +14,16 @@ namespace ullage {
 
 struct ParameterList::Entries {
   std::vector<std::pair<std::string, at::Tensor>> list;
-  std::vector<std::string> buffers;  // names only
+  std::vector<std::string> buffers;                                // names of all
+  std::vector<std::pair<std::string, at::Tensor>> buffer_tensors;  // of those that checkpoints keep
 };
 
 namespace engine {
 
 // A parameter that exists once, with every tensor that shares its storage.
 struct DistinctParameter {
-  layout::ParameterSpec spec;  // under its first name
+  layout::ParameterSpec spec;        // under its first name
+  std::vector<std::string> aliases;  // its other names
   std::vector<at::Tensor> tensors;
 };
 

@@ -5,7 +5,6 @@
 namespace ullage::files {
 namespace {
 
-constexpr const char* kPartial = ".ullage-partial";
 constexpr const char* kOld = ".ullage-old";
 
 std::string WithoutTrailingSlashes(std::string path) {

@@ -15,6 +15,9 @@ namespace ullage::files {
 // error of the caller. `fs` must outlive it.
 class AtomicDirectory {
  public:
+  // path() is the target's with this behind it, so that other processes can write there, too.
+  static constexpr const char* kPartial = ".ullage-partial";
+
   // Makes "<target>.ullage-partial" anew, and its parents. Throws ConfigError when `target` is "/",
   // "." or
   // "..", which cannot be replaced, IoError when it exists and is no directory.

@@ -60,6 +60,7 @@ class FaultyWritableFile final : public WritableFile {
 
   Transfer WriteSome(std::int64_t offset, const void* data, std::size_t bytes) override {
     const std::int64_t write = state_.writes++;
+    if (state_.faults.before_write) state_.faults.before_write();
     if (state_.KilledBeforeChange()) return {0, EIO};
     if (write >= state_.faults.full_disk_at_write) return {0, ENOSPC};
     if (write == state_.faults.short_write_at) bytes = std::max<std::size_t>(1, bytes / 2);

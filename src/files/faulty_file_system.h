@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <string>
@@ -33,6 +34,7 @@ struct Faults {
     int bit = 0;              // 0 to 7
   };
   std::vector<FlippedBit> flipped_bits = {};  // in everything that is read
+  std::function<void()> before_write = {};    // called by every write: a disk that takes its time
   std::int64_t truncated_to = kNever;         // files opened for reading appear this long at most
 };
 

@@ -29,21 +29,20 @@ SafetensorsWriter::SafetensorsWriter(FileSystem& fs, std::string path,
     }
     infos.push_back(std::move(info));
   }
-  std::string header;
   try {
-    header = FormatHeader(infos, metadata);
+    header_ = FormatHeader(infos, metadata);
   } catch (const nlohmann::json::exception& error) {  // text that is not UTF-8
     throw ConfigError(fmt::format("{}: {}", path_, error.what()),
                       "names and metadata must be UTF-8");
   }
-  if (static_cast<std::int64_t>(header.size()) > SafetensorsFile::kMaxHeaderBytes) {
+  if (static_cast<std::int64_t>(header_.size()) > SafetensorsFile::kMaxHeaderBytes) {
     throw ConfigError(fmt::format("{}: the header has {} bytes, at most {} can be read back", path_,
-                                  header.size(), SafetensorsFile::kMaxHeaderBytes),
+                                  header_.size(), SafetensorsFile::kMaxHeaderBytes),
                       "spread the tensors over several files");
   }
   file_ = fs_.Create(partial_path_);
   try {
-    file_->Append(header.data(), static_cast<std::int64_t>(header.size()));
+    file_->Append(header_.data(), static_cast<std::int64_t>(header_.size()));
   } catch (...) {  // the destructor of an object that was never made does not run
     file_.reset();
     try {

@@ -42,11 +42,14 @@ class SafetensorsWriter {
   void Finish();
 
   std::int64_t data_bytes() const { return data_bytes_; }  // of all declared tensors
+  // The bytes of the file before the tensors'.
+  const std::string& header() const { return header_; }
 
  private:
   FileSystem& fs_;
   std::string path_;
   std::string partial_path_;
+  std::string header_;
   std::unique_ptr<WritableFile> file_;  // null after Finish()
   std::int64_t data_bytes_ = 0;
   std::int64_t appended_bytes_ = 0;

@@ -49,6 +49,9 @@ class SliceOptimizer {
   // (Plan::HeldNumel), frozen units included. Not in a dry run.
   void StoreMaster(int unit, std::int64_t first, std::span<const float> values);
   void LoadMaster(int unit, std::int64_t first, std::span<float> values);
+  // The same of moment `moment` (from 0, below Plan::moments) of a trainable unit.
+  void StoreMoment(int unit, int moment, std::int64_t first, std::span<const float> values);
+  void LoadMoment(int unit, int moment, std::int64_t first, std::span<float> values);
 
   // Updates what this rank holds of a trainable unit from its gradient sums, and with it the
   // weights, in one pass. The update of units at home on a CUDA device is only queued. Not of units

@@ -41,6 +41,7 @@ bool ManagedParameter::NeedsCopyToWrite() const {
 }
 
 void ManagedParameter::Acquire(bool to_write) {
+  if (to_write && store_.on_before_write_) store_.on_before_write_(unit_);
   store_.AcquireUnit(unit_);
   if (!to_write) return;
   try {

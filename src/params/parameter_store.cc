@@ -125,7 +125,7 @@ void ParameterStore::EndReading() {
   copies_.Finish();
 }
 
-void ParameterStore::BeginUpdate() {
+void ParameterStore::BeginUpdate(bool frozen_too) {
   std::lock_guard lock(mutex_);
   // What is copied from now on finds the work of this step done: places in the ring may be taken
   // without asking for the last use of what lay there, and no copy reads weights as they change.
@@ -134,7 +134,8 @@ void ParameterStore::BeginUpdate() {
   uses_.Restart();
   for (std::size_t u = 0; u < units_.size(); ++u) {
     const int index = static_cast<int>(u);
-    if (unit_plan(index).resident || !unit(index).trainable || !units_[u].is_present) continue;
+    if (unit_plan(index).resident || !units_[u].is_present) continue;
+    if (!unit(index).trainable && !frozen_too) continue;
     if (units_[u].pins > 0) {
       throw StateError(
           fmt::format("the weights of '{}' are held while the optimizer step is to change them",

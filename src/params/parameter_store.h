@@ -60,14 +60,18 @@ class ParameterStore {
   using WriteListener =
       std::function<void(int unit, std::int64_t offset, std::int64_t numel, const void* before)>;
   void OnWrite(WriteListener listener) { on_write_ = std::move(listener); }
+  // Called before a user's write may change weights of `unit`.
+  void OnBeforeWrite(std::function<void(int unit)> listener) {
+    on_before_write_ = std::move(listener);
+  }
 
   // Returns when this rank has read all that it will read of its peers' present weights: before the
   // exchange that all ranks pass in front of an update.
   void EndReading();
   // Opens the time in which weights at Home may be changed. All ranks have passed a common exchange
   // after EndReading, so nobody reads old versions any more. Gathered copies of trainable units are
-  // dropped.
-  void BeginUpdate();
+  // dropped, and with `frozen_too` those of all units.
+  void BeginUpdate(bool frozen_too = false);
   // Weights of `unit` will change at Home until Publish, on another thread, also after EndUpdate:
   // operators that use them wait.
   void AnnounceUpdate(int unit);
@@ -161,6 +165,7 @@ class ParameterStore {
   memory::Memory& memory_;
   const torchx::Queue copies_;
   WriteListener on_write_;
+  std::function<void(int unit)> on_before_write_;
 
   std::vector<memory::Claim> claims_;  // of the weights in the window
   memory::Buffer ring_memory_;

@@ -15,16 +15,40 @@ std::uint64_t SplitMix(std::uint64_t x) {
   return x ^ (x >> 31);
 }
 
+std::vector<std::pair<std::string, at::Generator>> DefaultGenerators(c10::Device device) {
+  std::vector<std::pair<std::string, at::Generator>> generators = {
+      {"cpu", at::detail::getDefaultCPUGenerator()}};
+  if (device.is_cuda()) {
+    generators.emplace_back("cuda", at::globalContext().defaultGenerator(device));
+  }
+  return generators;
+}
+
 }  // namespace
 
 std::uint64_t MixSeed(std::uint64_t seed, std::uint64_t step, std::uint64_t index) {
   return SplitMix(SplitMix(SplitMix(seed) ^ step) ^ index);
 }
 
+std::vector<std::pair<std::string, at::Tensor>> GeneratorStates(c10::Device device) {
+  std::vector<std::pair<std::string, at::Tensor>> states;
+  for (auto& [name, generator] : DefaultGenerators(device)) {
+    std::lock_guard lock(generator.mutex());
+    states.emplace_back(name, generator.get_state());
+  }
+  return states;
+}
+
+void SetGeneratorState(const std::string& wanted, const at::Tensor& state, c10::Device device) {
+  for (auto& [name, generator] : DefaultGenerators(device)) {
+    if (name != wanted) continue;
+    std::lock_guard lock(generator.mutex());
+    generator.set_state(state);
+  }
+}
+
 SeededRandom::SeededRandom(std::uint64_t seed, c10::Device device) {
-  std::vector<at::Generator> generators = {at::detail::getDefaultCPUGenerator()};
-  if (device.is_cuda()) generators.push_back(at::globalContext().defaultGenerator(device));
-  for (at::Generator& generator : generators) {
+  for (auto& [name, generator] : DefaultGenerators(device)) {
     std::lock_guard lock(generator.mutex());
     states_.emplace_back(generator, generator.get_state());
     generator.set_current_seed(seed);
