@@ -4,7 +4,9 @@ import shutil
 
 import torch
 import transformers
+from safetensors.torch import load_file
 
+from causal_test import save_language_model
 from conftest import run, run_well, write_config
 
 
@@ -69,6 +71,19 @@ def test_weights_of_every_form_are_those_of_safetensors(shop):
         assert found == expected, save.__name__
         told = "which DeepSpeed wrote at stage 2 on 2 ranks after 7 steps" in printed
         assert told == (save is save_deepspeed)
+
+
+def test_tied_weights_may_stand_under_both_names(shop):
+    model = save_language_model(shop.new("tied"), "Qwen2", tie_word_embeddings=True)
+    state = transformers.AutoModelForCausalLM.from_pretrained(model).state_dict()
+    assert "lm_head.weight" in state
+    (model / "model.safetensors").unlink()
+    save_whole(model, state)
+    exported = shop.new("export")
+    run_well("export", "--model", model, "--output", exported, "--dtype", "fp32")
+    weights = load_file(exported / "model.safetensors")
+    assert "lm_head.weight" not in weights
+    assert all(torch.equal(weights[name], state[name]) for name in weights)
 
 
 def test_a_pickle_that_would_run_code_is_refused_and_runs_nothing(shop):
