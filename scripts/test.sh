@@ -34,7 +34,7 @@ check() {
 echo '== checks'
 check layers python tools/check_layers.py
 check style python tools/check_style.py
-check shell shellcheck scripts/*.sh tests/e2e/*.sh .ci/run
+check shell shellcheck scripts/*.sh tools/*.sh tests/e2e/*.sh .ci/run
 
 echo '== tests of the rooms'
 # Two at once at most: many tests start several ranks of their own.

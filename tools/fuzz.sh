@@ -21,7 +21,7 @@ command -v clang++ >/dev/null || { echo 'fuzz: clang++ is missing: apt-get insta
 cd "$root"
 out=build/fuzz
 mkdir -p "$out/$name.corpus" "$out/$name.found" "$out/objects"
-flags=(-std=c++20 -O1 -g -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all
+flags=(-std=c++20 -O1 -g "-fsanitize=fuzzer-no-link,address,undefined" -fno-sanitize-recover=all
        -Isrc -Iinclude -Itests/files -DFMT_HEADER_ONLY=1)
 objects=()
 for file in src/base/*.cc src/files/*.cc; do
@@ -31,7 +31,7 @@ for file in src/base/*.cc src/files/*.cc; do
     clang++ "${flags[@]}" -c "$file" -o "$object"
   fi
 done
-clang++ "${flags[@]}" -fsanitize=fuzzer "$source" "${objects[@]}" -lcrypto -lpthread \
+clang++ "${flags[@]}" "-fsanitize=fuzzer" "$source" "${objects[@]}" -lcrypto -lpthread \
   -o "$out/$name"
 exec "$out/$name" -max_total_time="$seconds" -rss_limit_mb=2048 -max_len=65536 \
   -artifact_prefix="$out/$name.found/" "$@" "$out/$name.corpus" "tests/fuzz/seeds/$name"

@@ -179,7 +179,7 @@ void ModelWeights::ReadInitial(const std::string& name, std::span<const std::int
 }
 
 std::vector<std::string> ModelWeights::Lines() const {
-  std::vector<std::string> lines;
+  std::vector<std::string> lines = files_.notes();
   if (!new_parameters_.empty()) {
     lines.push_back(fmt::format("new weights for {} (not in {}), from seed {}",
                                 Join(new_parameters_), files_.directory(), seed_));

@@ -67,9 +67,10 @@ void DeepSpeedCheckpoint::Read(DeepSpeedState state, const std::string& name, st
                                std::int64_t count, void* out) const {
   const Parameter& parameter = Stored(name);
   if (!parameter.has[Index(state)]) {
-    throw IoError(fmt::format("{}: does not hold the {} of {}", folder_, NameOf(state),
-                              JsonHandler::Quoted(name)),
-                  moments_note_);
+    throw IoError(
+        fmt::format("{}: does not hold the {} of {}", folder_, NameOf(state),
+                    JsonHandler::Quoted(name)),
+        moments_note_.empty() ? "its optimizer kept none: start from the weights" : moments_note_);
   }
   if (first < 0 || count < 0 || first > parameter.numel || count > parameter.numel - first) {
     throw IoError(fmt::format("{}: {} elements from {} of parameter {} were asked for, it has {}",

@@ -78,6 +78,12 @@ class DeepSpeedWeights final : public TensorFile {
 
   const std::string& path() const override { return checkpoint_.folder(); }
   const std::vector<TensorInfo>& tensors() const override { return tensors_; }
+  std::string Note() const override {
+    return fmt::format(
+        "weights from {}, which DeepSpeed wrote at stage {} on {} ranks after {} steps; the "
+        "optimizer starts anew",
+        path(), checkpoint_.stage(), checkpoint_.ranks(), checkpoint_.global_steps());
+  }
   void Read(const TensorInfo& tensor, std::int64_t first, std::int64_t count,
             void* out) const override {
     checkpoint_.Read(DeepSpeedState::kWeight, tensor.name, first, count, out);

@@ -18,6 +18,8 @@ class TensorFile {
   virtual const std::string& path() const = 0;
   // No name comes twice.
   virtual const std::vector<TensorInfo>& tensors() const = 0;
+  // What a user must know of where the tensors come from, or empty.
+  virtual std::string Note() const { return ""; }
   // Elements first .. first + count - 1 of the flattened tensor, in its own type and
   // little-endian. `tensor` is one of tensors(). Any thread. Throws IoError when the range is not
   // inside the tensor.

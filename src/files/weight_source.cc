@@ -116,6 +116,7 @@ std::map<std::string, std::string> ReadIndex(FileSystem& fs, const std::string& 
 void WeightFiles::AddFile(std::unique_ptr<TensorFile> file) {
   files_.push_back(std::move(file));
   const std::size_t index = files_.size() - 1;
+  if (std::string note = files_[index]->Note(); !note.empty()) notes_.push_back(std::move(note));
   for (const TensorInfo& tensor : files_[index]->tensors()) {
     const auto [place, added] = places_.emplace(tensor.name, Place{index, &tensor});
     if (!added) {

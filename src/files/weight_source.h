@@ -24,6 +24,7 @@ class WeightFiles {
   static WeightFiles Open(FileSystem& fs, const std::string& directory);
 
   const std::string& directory() const { return directory_; }
+  const std::vector<std::string>& notes() const { return notes_; }  // TensorFile::Note of the files
   const std::vector<std::string>& names() const { return names_; }  // of all tensors, sorted
 
   // Type and shape; null when there is no such tensor.
@@ -50,6 +51,7 @@ class WeightFiles {
   std::vector<std::unique_ptr<TensorFile>> files_;
   std::unordered_map<std::string, Place> places_;
   std::vector<std::string> names_;
+  std::vector<std::string> notes_;
 };
 
 }  // namespace ullage::files

@@ -173,6 +173,8 @@ TEST_F(DeepSpeedTest, AModelFolderWithACheckpointHasItsMasterValues) {
   PosixFileSystem fs;
   const auto weights = WeightFiles::Open(fs, scratch() / "stage3_bf16");
   EXPECT_EQ(weights.FileOf("scale"), scratch() / "stage3_bf16/global_step3");
+  ASSERT_EQ(weights.notes().size(), 1u);
+  EXPECT_NE(weights.notes()[0].find("at stage 3 on 2 ranks after 3 steps"), std::string::npos);
   EXPECT_EQ(weights.Get("scale").type, ElementType::kF32);
   EXPECT_EQ(weights.Get("frozen.weight").type, ElementType::kBF16);
   const auto expected = SafetensorsFile::Open(fs, scratch() / "stage3_bf16/expected.safetensors");

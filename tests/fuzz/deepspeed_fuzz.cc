@@ -66,8 +66,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t byte
   // The second pickle begins where a protocol follows an end.
   const std::size_t cut = std::min(text.find(".\x80"), text.size() - 1) + 1;
   const auto zip = [](const std::string& pickle) {
-    return testsupport::TorchZip(
-        pickle, {{"0", std::string(256, 'x')}, {"1", std::string(256, 'y')}});
+    return testsupport::TorchZip(pickle,
+                                 {{"0", std::string(256, 'x')}, {"1", std::string(256, 'y')}});
   };
   Folder fs(zip(text.substr(0, cut)), zip(text.substr(cut)), data[0] % 3 + 1, data[0] % 8 > 5);
   try {
@@ -77,8 +77,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t byte
            {DeepSpeedState::kWeight, DeepSpeedState::kExpAvg, DeepSpeedState::kExpAvgSq}) {
         if (!checkpoint.Has(state, parameter.name)) continue;
         const std::int64_t count = std::min<std::int64_t>(parameter.numel, 1000);
-        std::vector<char> out(static_cast<std::size_t>(
-            count * ElementBytes(checkpoint.Type(state, parameter.name))));
+        std::vector<char> out(
+            static_cast<std::size_t>(count * ElementBytes(checkpoint.Type(state, parameter.name))));
         checkpoint.Read(state, parameter.name, parameter.numel - count, count, out.data());
       }
     }
