@@ -10,9 +10,9 @@ WindowPlan MakeWindowPlan(const Plan& plan) {
     // Lines of the cache; on a device, what kernels and copies like best.
     const std::int64_t grain = on_device ? 512 : 64;
     std::int64_t& total = on_device ? window.device_bytes : window.host_bytes;
-    const SharedPlace place{on_device, total};
+    const std::int64_t offset = total;
     total += layout::RoundUp(bytes, grain);
-    return place;
+    return SharedPlace{on_device, offset};
   };
   for (const UnitPlan& unit : plan.units) {
     const BufferBytes bytes =
