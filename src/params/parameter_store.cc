@@ -66,6 +66,7 @@ ParameterStore::~ParameterStore() {
   if (memory_.is_dry()) return;
   copies_.Finish();
   Operators().Finish();
+  std::string lost;  // the first parameter that finds no memory for its values, and why
   for (const auto& parameter : parameters_) {
     if (parameter == nullptr || !unit_plan(parameter->unit()).resident) continue;
     try {
@@ -73,10 +74,14 @@ ParameterStore::~ParameterStore() {
     } catch (const std::exception& error) {
       // The device is full, perhaps because that is why this ends.
       parameter->SetAbsent();
-      LogWarn("params", fmt::format("parameter '{}' does not keep its values: {}",
-                                    parameter->name(), error.what()));
+      const std::string why = error.what();
+      if (lost.empty()) {
+        lost = fmt::format("'{}' and perhaps others do not keep their values after the engine: {}",
+                           parameter->name(), why.substr(0, why.find('.')));
+      }
     }
   }
+  if (!lost.empty()) LogWarn("params", lost);
   for (UnitState& state : units_) {
     if (state.is_present) {
       for (ManagedParameter* member : state.members) member->SetAbsent();
