@@ -53,7 +53,7 @@ TEST(PartTable, KeepsPartsInTheirOrderAndSaysWhenItIsFull) {
   Table table;
   EXPECT_EQ(table.tiles(), 0U);
   for (int p = 0; p < Table::kCapacity; ++p) {
-    EXPECT_FALSE(table.IsFull());
+    ASSERT_FALSE(table.IsFull());
     table.Add(10 * p, p + 1);
   }
   EXPECT_TRUE(table.IsFull());
