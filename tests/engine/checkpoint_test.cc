@@ -18,15 +18,15 @@ constexpr const char* kBf16 = R"(, "bf16": {"enabled": true})";
 constexpr const char* kFp16 =
     R"(, "fp16": {"enabled": true, "initial_scale_power": 4, "loss_scale_window": 2})";
 
-struct Run {
+struct TrainedRun {
   std::string sha;
   std::string path;  // of the checkpoint that was written
 };
 
 // Trains steps 0 to `steps` - 1 and saves.
-Run TrainAndSave(const Case& c, const std::string& folder, const std::string& extra = "",
-                 int steps = 3) {
-  Run run;
+TrainedRun TrainAndSave(const Case& c, const std::string& folder, const std::string& extra = "",
+                        int steps = 3) {
+  TrainedRun run;
   OnRanks(c.world_size, [&](std::shared_ptr<Ranks> ranks) {
     KeptModel model;
     EngineOptions options;
@@ -43,9 +43,9 @@ Run TrainAndSave(const Case& c, const std::string& folder, const std::string& ex
 }
 
 // Loads into an engine of other values and another seed, trains steps `first` to `last` - 1, saves.
-Run LoadAndSave(const Case& c, const std::string& from, const std::string& folder,
-                const std::string& extra = "", int first = 3, int last = 3) {
-  Run run;
+TrainedRun LoadAndSave(const Case& c, const std::string& from, const std::string& folder,
+                       const std::string& extra = "", int first = 3, int last = 3) {
+  TrainedRun run;
   OnRanks(c.world_size, [&](std::shared_ptr<Ranks> ranks) {
     KeptModel model(/*seed=*/12);
     Engine engine(model.List(), KeptSettings(c, extra), ranks);
@@ -68,7 +68,7 @@ Run LoadAndSave(const Case& c, const std::string& from, const std::string& folde
 TEST(Checkpoint, StateAfterLoadingIsBitwiseEqualAtEveryPlacement) {
   const Scratch scratch;
   for (const char* precision : {"", kBf16}) {
-    const Run saved = TrainAndSave({3, 2, 7, 4096}, scratch / "saved", precision);
+    const TrainedRun saved = TrainAndSave({3, 2, 7, 4096}, scratch / "saved", precision);
     const Contents expected = ContentsOf(saved.path);
     ASSERT_EQ(expected.size(), 4 * 3u + 3 + 1 + 2 + 1);  // parts of all parameters, the rest
     for (const int world_size : {1, 2, 4}) {
@@ -88,7 +88,7 @@ TEST(Checkpoint, StateAfterLoadingIsBitwiseEqualAtEveryPlacement) {
         }
         for (const Case& c : cases) {
           SCOPED_TRACE(Describe(c) + precision);
-          const Run loaded = LoadAndSave(c, saved.path, scratch / "again", precision);
+          const TrainedRun loaded = LoadAndSave(c, saved.path, scratch / "again", precision);
           EXPECT_EQ(loaded.sha, saved.sha);
           EXPECT_TRUE(ContentsOf(loaded.path) == expected);
         }
@@ -100,11 +100,11 @@ TEST(Checkpoint, StateAfterLoadingIsBitwiseEqualAtEveryPlacement) {
 TEST(Checkpoint, TrainingGoesOnAsIfItHadNotStopped) {
   const Scratch scratch;
   for (const char* precision : {"", kBf16, kFp16}) {
-    const Run unbroken = TrainAndSave({3, 2}, scratch / "unbroken", precision, /*steps=*/6);
-    const Run half = TrainAndSave({3, 2}, scratch / "half", precision);
+    const TrainedRun unbroken = TrainAndSave({3, 2}, scratch / "unbroken", precision, /*steps=*/6);
+    const TrainedRun half = TrainAndSave({3, 2}, scratch / "half", precision);
     for (const Case& c : {Case{3, 2}, Case{0, 2}, Case{2, 2}, Case{1, 4}, Case{3, 4}, Case{3, 1}}) {
       SCOPED_TRACE(Describe(c) + precision);
-      const Run resumed = LoadAndSave(c, half.path, scratch / "resumed", precision, 3, 6);
+      const TrainedRun resumed = LoadAndSave(c, half.path, scratch / "resumed", precision, 3, 6);
       EXPECT_EQ(resumed.sha, unbroken.sha);
       EXPECT_TRUE(ContentsOf(resumed.path) == ContentsOf(unbroken.path));
     }
@@ -116,21 +116,21 @@ TEST(Checkpoint, OfOneMomentAndOfNoneGoesOn) {
   for (const char* momentum : {"0.9", "0"}) {
     const std::string sgd = fmt::format(
         R"(, "optimizer": {{"type": "SGD", "params": {{"lr": 0.1, "momentum": {}}}}})", momentum);
-    const Run unbroken = TrainAndSave({2, 2}, scratch / "unbroken", sgd, /*steps=*/5);
-    const Run half = TrainAndSave({2, 2}, scratch / "half", sgd);
+    const TrainedRun unbroken = TrainAndSave({2, 2}, scratch / "unbroken", sgd, /*steps=*/5);
+    const TrainedRun half = TrainAndSave({2, 2}, scratch / "half", sgd);
     EXPECT_EQ(LoadAndSave({3, 1}, half.path, scratch / "resumed", sgd, 3, 5).sha, unbroken.sha);
   }
 }
 
 TEST(Checkpoint, OfFp32GoesOnInBf16AndBack) {
   const Scratch scratch;
-  const Run saved = TrainAndSave({3, 2}, scratch / "saved");
-  const Run narrow = LoadAndSave({2, 2}, saved.path, scratch / "narrow", kBf16);
+  const TrainedRun saved = TrainAndSave({3, 2}, scratch / "saved");
+  const TrainedRun narrow = LoadAndSave({2, 2}, saved.path, scratch / "narrow", kBf16);
   const Contents expected = ContentsOf(saved.path), found = ContentsOf(narrow.path);
   EXPECT_EQ(found.at("master.odd"), expected.at("master.odd"));  // bf16 keeps the fp32 value
   EXPECT_EQ(found.at("exp_avg_sq.odd"), expected.at("exp_avg_sq.odd"));
   EXPECT_EQ(found.at("weight.frozen").size(), expected.at("weight.frozen").size() / 2);
-  const Run wide = LoadAndSave({3, 1}, narrow.path, scratch / "wide");
+  const TrainedRun wide = LoadAndSave({3, 1}, narrow.path, scratch / "wide");
   EXPECT_EQ(ContentsOf(wide.path).at("master.odd"), expected.at("master.odd"));
 }
 
@@ -179,7 +179,7 @@ TEST(Canonical, C5ResumesOnOtherNumbersOfRanks) {
 
 TEST(Checkpoint, BringsWeightsAloneOnRequest) {
   const Scratch scratch;
-  const Run saved = TrainAndSave({3, 2}, scratch / "saved");
+  const TrainedRun saved = TrainAndSave({3, 2}, scratch / "saved");
   OnRanks(2, [&](std::shared_ptr<Ranks> ranks) {
     KeptModel model(/*seed=*/12);
     // Another optimizer, which has no use for these moments.

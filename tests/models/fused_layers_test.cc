@@ -52,7 +52,7 @@ struct Result {
 };
 
 // With the random numbers of one seed, and the gradients of a weighted sum.
-Result Run(const Parts& parts, const std::function<Tensor()>& body) {
+Result RunWith(const Parts& parts, const std::function<Tensor()>& body) {
   at::manual_seed(7);
   Result result;
   result.value = body();
@@ -92,8 +92,8 @@ TEST(FusedLayers, FeedForwardIsItsOperatorsOneByOne) {
     for (const double p : {0.0, 0.3}) {
       const Parts parts(dtype);
       const Result fused =
-          Run(parts, [&] { return FeedForward(parts.x, parts.up, parts.down, parts.norm, p); });
-      const Result plain = Run(parts, [&] {
+          RunWith(parts, [&] { return FeedForward(parts.x, parts.up, parts.down, parts.norm, p); });
+      const Result plain = RunWith(parts, [&] {
         const Tensor inner = parts.down(at::gelu(parts.up(parts.x)));
         return parts.norm(Dropout(inner, p) + parts.x);
       });
@@ -106,10 +106,10 @@ TEST(FusedLayers, DenseAddNormIsItsOperatorsOneByOne) {
   for (const auto dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
     for (const double p : {0.0, 0.3}) {
       const Parts parts(dtype);
-      const Result fused = Run(
+      const Result fused = RunWith(
           parts, [&] { return DenseAddNorm(parts.narrow, parts.down, parts.x, parts.norm, p); });
-      const Result plain =
-          Run(parts, [&] { return parts.norm(Dropout(parts.down(parts.narrow), p) + parts.x); });
+      const Result plain = RunWith(
+          parts, [&] { return parts.norm(Dropout(parts.down(parts.narrow), p) + parts.x); });
       ExpectAlike(fused, plain, Tolerance(dtype));
     }
   }
@@ -119,12 +119,12 @@ TEST(FusedLayers, DenseAddNormIsItsOperatorsOneByOne) {
 TEST(FusedLayers, TakeRowsThatAreFarApart) {
   const Parts parts(at::kFloat);
   const auto every_third = [](const Tensor& x) { return x.view({7, 3, -1}).select(1, 0); };
-  const Result fused = Run(parts, [&] {
+  const Result fused = RunWith(parts, [&] {
     const Tensor attended =
         DenseAddNorm(every_third(parts.narrow), parts.down, every_third(parts.x), parts.norm, 0.3);
     return FeedForward(attended, parts.up, parts.down, parts.norm, 0.3);
   });
-  const Result plain = Run(parts, [&] {
+  const Result plain = RunWith(parts, [&] {
     const Tensor attended =
         parts.norm(Dropout(parts.down(every_third(parts.narrow)), 0.3) + every_third(parts.x));
     return parts.norm(Dropout(parts.down(at::gelu(parts.up(attended))), 0.3) + attended);
@@ -139,8 +139,8 @@ TEST(FusedLayers, FrozenParametersGetNoGradient) {
   }
   parts.x.set_requires_grad(false);
   const Result fused =
-      Run(parts, [&] { return FeedForward(parts.x, parts.up, parts.down, parts.norm, 0.1); });
-  const Result plain = Run(parts, [&] {
+      RunWith(parts, [&] { return FeedForward(parts.x, parts.up, parts.down, parts.norm, 0.1); });
+  const Result plain = RunWith(parts, [&] {
     return parts.norm(Dropout(parts.down(at::gelu(parts.up(parts.x))), 0.1) + parts.x);
   });
   EXPECT_FALSE(fused.gradients[0].defined());
@@ -157,9 +157,9 @@ TEST(FusedLayers, GatherManagedParametersAndLetThemGo) {
     return FeedForward(DenseAddNorm(parts.narrow, parts.down, parts.x, parts.norm, 0.1), parts.up,
                        parts.down, parts.norm, 0.1);
   };
-  const Result plain = Run(parts, body);
+  const Result plain = RunWith(parts, body);
   const torchx::FakeStorages storages = torchx::Manage(parts.Parameters());
-  const Result managed = Run(parts, body);
+  const Result managed = RunWith(parts, body);
   EXPECT_TRUE(at::equal(managed.value, plain.value));
   for (std::size_t i = 0; i < plain.gradients.size(); ++i) {
     EXPECT_TRUE(at::equal(managed.gradients[i], plain.gradients[i])) << i;
