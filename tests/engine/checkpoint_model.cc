@@ -1,5 +1,6 @@
 #include "engine/checkpoint_model.h"
 
+#include <ATen/CPUGeneratorImpl.h>
 #include <fmt/format.h>
 
 #include <cstring>
@@ -10,9 +11,10 @@
 namespace ullage::testing {
 
 KeptModel::KeptModel(int seed) {
-  torch::manual_seed(seed);
-  const auto make = [](at::IntArrayRef shape, bool trainable = true) {
-    return (at::randn(shape) * 0.2).set_requires_grad(trainable);
+  // Of its own: ranks are threads here, and share torch's default one.
+  const auto generator = at::make_generator<at::CPUGeneratorImpl>(static_cast<std::uint64_t>(seed));
+  const auto make = [&generator](at::IntArrayRef shape, bool trainable = true) {
+    return (at::randn(shape, generator) * 0.2).set_requires_grad(trainable);
   };
   embedding = make({37, 19});
   bias = make({37});

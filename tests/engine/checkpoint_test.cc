@@ -1,5 +1,6 @@
 // What is saved comes back bit for bit, on any ranks, at any stage and placement, and training goes
 // on as if it had never stopped.
+#include <ATen/CPUGeneratorImpl.h>
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
@@ -140,9 +141,9 @@ TEST(Canonical, C5ResumesOnOtherNumbersOfRanks) {
   const auto steps = [&](int world_size, int from, int to, bool save) {
     std::vector<at::Tensor> values(2);
     OnRanks(world_size, [&](std::shared_ptr<Ranks> ranks) {
-      torch::manual_seed(5);
-      const at::Tensor weight = torch::randn({3, 3}).set_requires_grad(true);
-      const at::Tensor bias = torch::randn({3}).set_requires_grad(true);
+      const auto generator = at::make_generator<at::CPUGeneratorImpl>(std::uint64_t{5});
+      const at::Tensor weight = at::randn({3, 3}, generator).set_requires_grad(true);
+      const at::Tensor bias = at::randn({3}, generator).set_requires_grad(true);
       ParameterList list;
       list.Add("weight", weight);
       list.Add("bias", bias);
@@ -192,7 +193,7 @@ TEST(Checkpoint, BringsWeightsAloneOnRequest) {
     EXPECT_EQ(engine.ParametersSha256(), saved.sha);
     EXPECT_EQ(engine.applied_steps(), 0);
     EXPECT_EQ(model.count.item<int>(), 3);
-    TrainSteps(engine, model, 0, 1);
+    TrainSteps(engine, model, 0, 3);  // the first two have a learning rate of 0
     EXPECT_NE(engine.ParametersSha256(), saved.sha);
   });
 }

@@ -1,5 +1,7 @@
 #include "engine/training.h"
 
+#include <ATen/CPUGeneratorImpl.h>
+
 namespace ullage::testing {
 namespace {
 
@@ -18,10 +20,11 @@ void NoteBytes(const Engine& engine, Bytes& peak, Bytes& planned) {
 }  // namespace
 
 Model::Model(bool on_meta) {
-  torch::manual_seed(11);
+  // Of its own: ranks are threads here, and share torch's default one.
+  const auto generator = at::make_generator<at::CPUGeneratorImpl>(std::uint64_t{11});
   const auto add = [&](const char* name, at::IntArrayRef shape, bool trainable = true) {
-    at::Tensor values =
-        on_meta ? at::empty(shape, at::TensorOptions().device(at::kMeta)) : at::randn(shape) * 0.2;
+    at::Tensor values = on_meta ? at::empty(shape, at::TensorOptions().device(at::kMeta))
+                                : at::randn(shape, generator) * 0.2;
     parameters.emplace_back(name, values.set_requires_grad(trainable));
   };
   add("in.weight", {37, 19});
