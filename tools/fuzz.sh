@@ -21,13 +21,15 @@ command -v clang++ >/dev/null || { echo 'fuzz: clang++ is missing: apt-get insta
 cd "$root"
 out=build/fuzz
 mkdir -p "$out/$name.corpus" "$out/$name.found" "$out/objects"
-flags=(-std=c++20 -O1 -g "-fsanitize=fuzzer-no-link,address,undefined" -fno-sanitize-recover=all
+flags=(-std=c++20 -O1 -gline-tables-only "-fsanitize=fuzzer-no-link,address,undefined" -fno-sanitize-recover=all
        -Isrc -Iinclude -Itests/files -DFMT_HEADER_ONLY=1)
 objects=()
 for file in src/base/*.cc src/files/*.cc; do
   object=$out/objects/$(basename "${file%.cc}").o
   objects+=("$object")
-  if [[ ! -f $object || -n $(find src/base src/files include -newer "$object" -print -quit) ]]; then
+  newer=(-newer "$object" -print -quit)
+  if [[ ! -f $object || -n $(find "$file" "${newer[@]}") ||
+        -n $(find src/base src/files include -name '*.h' "${newer[@]}") ]]; then
     clang++ "${flags[@]}" -c "$file" -o "$object"
   fi
 done
