@@ -268,15 +268,12 @@ void Engine::Core::AskForTheRestOfTheDevice(const EngineOptions& options, plan::
 
 // What the plan has on a device and on its host: one piece of each, the host's page-locked.
 void Engine::Core::AllocateArenas() {
-  const auto planned_bytes = [this](plan::Tier tier) {
-    const plan::TagBytes planned = plan.BytesOfRank(ranks->rank(), tier);
-    return std::accumulate(planned.begin(), planned.end(), std::int64_t{0});
+  const auto own_bytes = [this](plan::Tier tier) {
+    return plan::BytesBesideWindow(plan, window_plan, ranks->rank(), tier);
   };
-  // What peers read lies in the window.
-  device_arena.emplace(
-      std::max<std::int64_t>(0, planned_bytes(plan::Tier::kDevice) - window_plan.device_bytes));
+  device_arena.emplace(own_bytes(plan::Tier::kDevice));
   memory.UseDeviceArena([this](std::int64_t wanted) { return device_arena->Allocate(wanted); });
-  const std::int64_t bytes = planned_bytes(plan::Tier::kHost);
+  const std::int64_t bytes = own_bytes(plan::Tier::kHost);
   const OffloadSettings& state = settings.zero.offload_optimizer;
   const OffloadSettings& weights = settings.zero.offload_param;
   const auto wants_pageable = [](const OffloadSettings& offload) {

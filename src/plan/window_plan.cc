@@ -1,5 +1,7 @@
 #include "plan/window_plan.h"
 
+#include <numeric>
+
 namespace ullage::plan {
 
 WindowPlan MakeWindowPlan(const Plan& plan) {
@@ -33,6 +35,29 @@ WindowPlan MakeWindowPlan(const Plan& plan) {
   window.staging_ring = place(plan.staging_ring_bytes, Tier::kDevice);
   window.descriptors = place(plan.descriptor_bytes, Tier::kHost).offset;
   return window;
+}
+
+std::int64_t BytesBesideWindow(const Plan& plan, const WindowPlan& window, int rank, Tier tier) {
+  const TagBytes planned = plan.BytesOfRank(rank, tier);
+  std::int64_t bytes = std::accumulate(planned.begin(), planned.end(), std::int64_t{0});
+  const auto take = [&](Tier where, std::int64_t shared) {
+    if (where == tier) bytes -= shared;
+  };
+  for (std::size_t u = 0; u < plan.units.size(); ++u) {
+    const UnitPlan& unit = plan.units[u];
+    if (window.weights[u].exists()) {
+      take(unit.resident ? Tier::kDevice : unit.home,
+           (unit.resident ? ResidentBytes(unit, plan.world_size)
+                          : HomeBytes(unit, rank, plan.world_size))
+               .total());
+    }
+    if (window.sums[u].exists()) {
+      take(unit.home, GradientBytes(unit, rank, DType::kFloat32).total());
+    }
+  }
+  // The plan counts the descriptors where the gradients are that they tell of.
+  take(Tier::kDevice, plan.staging_ring_bytes + plan.own_staging_bytes + plan.descriptor_bytes);
+  return bytes;
 }
 
 }  // namespace ullage::plan

@@ -60,4 +60,7 @@ struct WindowPlan {
 
 WindowPlan MakeWindowPlan(const Plan& plan);
 
+// What a rank allocates for itself on `tier`: the bytes of the plan less those in the window.
+std::int64_t BytesBesideWindow(const Plan& plan, const WindowPlan& window, int rank, Tier tier);
+
 }  // namespace ullage::plan

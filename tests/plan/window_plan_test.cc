@@ -99,6 +99,38 @@ TEST(WindowPlan, OnCudaHostMemoryHasWhatIsAtHomeThereAndWhatTheCpuReads) {
   EXPECT_EQ(window.host_bytes, window.descriptors + layout::RoundUp(plan.descriptor_bytes, 64));
 }
 
+TEST(WindowPlan, WhatIsSharedIsNotAllocatedAgain) {
+  for (const int world_size : {1, 2}) {
+    for (const bool offload : {false, true}) {
+      Settings settings;
+      settings.train_micro_batch_size_per_gpu = 1;
+      settings.zero.stage = 3;
+      settings.zero.param_persistence_threshold = 0;
+      settings.ullage.unit_size = 1;
+      if (offload) settings.zero.offload_param.device = OffloadDevice::kCpu;
+      const Plan plan = MakePlan(settings, {{"a", {512}, 512}, {"b", {2048}, 2048}},
+                                 {.world_size = world_size, .on_cuda = true});
+      const WindowPlan window = MakeWindowPlan(plan);
+      const std::int64_t numel = (512 + 2048) / world_size;  // that a rank holds
+      // fp32 sums when there is anything to add, moments, and landing or the like.
+      const TagBytes planned = plan.BytesOfRank(0, offload ? Tier::kHost : Tier::kDevice);
+      const auto of = [&](Tag tag) { return planned[static_cast<std::size_t>(tag)]; };
+      EXPECT_EQ(of(Tag::kWeights), 4 * numel);
+      std::int64_t all = 0;
+      for (const std::int64_t bytes : planned) all += bytes;
+      const std::int64_t own =
+          BytesBesideWindow(plan, window, 0, offload ? Tier::kHost : Tier::kDevice);
+      if (world_size == 1) {
+        EXPECT_EQ(own, all);
+      } else if (offload) {
+        EXPECT_EQ(own, all - 4 * numel);
+      } else {
+        EXPECT_EQ(own, all - window.device_bytes - plan.descriptor_bytes);
+      }
+    }
+  }
+}
+
 TEST(WindowPlan, EverySignalWordHasOneMeaning) {
   const WindowPlan window = MakeWindowPlan(MakeSmallPlan(3, 2));
   ASSERT_EQ(window.units, 4);
