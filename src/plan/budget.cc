@@ -197,7 +197,7 @@ std::vector<std::string> Plan::BudgetLines() const {
       "outside torch's allocator",
       FormatBytes(device_budget), FormatBytes(engine + operator_bytes + outside_bytes),
       FormatBytes(engine), FormatBytes(operator_bytes), FormatBytes(outside_bytes)));
-  Share state_here, state_there, weights_there;
+  Share state_here, state_there, state_on_disk, weights_there;
   for (std::size_t u = 0; u < units.size(); ++u) {
     const UnitPlan& unit = units[u];
     const int index = static_cast<int>(u);
@@ -205,16 +205,24 @@ std::vector<std::string> Plan::BudgetLines() const {
       weights_there.Add(HomeBytes(unit, 0, world_size).total());
     }
     if (!unit.unit.trainable) continue;
-    (unit.home == Tier::kHost ? state_there : state_here)
-        .Add(MasterBytes(unit, 0, world_size).total() +
-             MomentBytes(unit, 0, world_size, moments).total() +
-             GradientBytes(unit, 0, sums_dtype(index)).total());
+    Share& share = unit.state_on_disk         ? state_on_disk
+                   : unit.home == Tier::kHost ? state_there
+                                              : state_here;
+    share.Add(MasterBytes(unit, 0, world_size).total() +
+              MomentBytes(unit, 0, world_size, moments).total() +
+              GradientBytes(unit, 0, sums_dtype(index)).total());
   }
   const char* const why =
       is_placed_by_budget ? "the device has no room for it" : "the settings ask for it";
-  if (state_there.units == 0) {
+  if (state_on_disk.units > 0) {
+    lines.push_back(
+        fmt::format("optimizer state and gradients: of {} the state on disk and the gradients on "
+                    "the host, because the settings ask for it",
+                    state_on_disk.Text()));
+  }
+  if (state_there.units == 0 && state_on_disk.units == 0) {
     lines.emplace_back("all weights and optimizer state fit on the device");
-  } else {
+  } else if (state_there.units > 0) {
     lines.push_back(fmt::format(
         "optimizer state and gradients: of {} on the host, because {}; of {} on the device",
         state_there.Text(), why, state_here.Text()));

@@ -206,5 +206,16 @@ TEST(Budget, LinesSayWhatLiesWhereAndWhy) {
   EXPECT_TRUE(MakePlan(without, Specs(), {}).BudgetLines().empty());
 }
 
+TEST(Budget, LinesTellStateOnDiskFromStateOnTheHost) {
+  Settings settings = SettingsWith(10 * kAll, 1);
+  settings.zero.offload_optimizer.device = OffloadDevice::kNvme;
+  settings.zero.offload_optimizer.nvme_path = "somewhere";
+  const std::vector<std::string> lines = MakePlan(settings, Specs(), {}).BudgetLines();
+  ASSERT_EQ(lines.size(), 2u);
+  EXPECT_EQ(lines[1],
+            "optimizer state and gradients: of 20 units (55.5 KiB) the state on disk and the "
+            "gradients on the host, because the settings ask for it");
+}
+
 }  // namespace
 }  // namespace ullage::plan
