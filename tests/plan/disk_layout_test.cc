@@ -7,44 +7,13 @@
 #include <string>
 #include <utility>
 
+#include "plan/cases.h"
+
 namespace ullage::plan {
 namespace {
 
 layout::ParameterSpec Spec(std::int64_t numel, DType dtype, bool trainable = true) {
   return {"p", {numel}, numel, dtype, trainable};
-}
-
-struct Case {
-  int stage;
-  int world_size;
-  DType dtype;
-  std::int64_t unit_bytes;
-};
-
-std::vector<Case> Cases() {
-  std::vector<Case> cases;
-  for (int stage = 1; stage <= 3; ++stage) {
-    for (const int world_size : {1, 2, 3, 8}) {
-      for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
-        for (const std::int64_t unit_bytes : {1, 2048, 1 << 20}) {
-          cases.push_back({stage, world_size, dtype, unit_bytes});
-        }
-      }
-    }
-  }
-  return cases;
-}
-
-Settings SettingsOf(const Case& c) {
-  Settings settings;
-  settings.train_micro_batch_size_per_gpu = 1;
-  settings.zero.stage = c.stage;
-  settings.zero.param_persistence_threshold = 0;
-  settings.ullage.unit_size = c.unit_bytes;
-  settings.precision = c.dtype == DType::kFloat32    ? Precision::kFloat32
-                       : c.dtype == DType::kBFloat16 ? Precision::kBFloat16
-                                                     : Precision::kFloat16;
-  return settings;
 }
 
 Plan PlanOf(const Case& c, const Settings& settings) {
@@ -54,24 +23,14 @@ Plan PlanOf(const Case& c, const Settings& settings) {
                   {.world_size = c.world_size});
 }
 
-std::int64_t Of(const TagBytes& bytes, Tag tag) {
-  return bytes[static_cast<std::size_t>(tag)];
-}
-
 std::int64_t SumOverRanks(const Plan& plan, Tag tag, Tier tier) {
   std::int64_t sum = 0;
   for (int rank = 0; rank < plan.world_size; ++rank) sum += Of(plan.BytesOfRank(rank, tier), tag);
   return sum;
 }
 
-std::int64_t SumOverRanks(const Plan& plan, Tag tag) {
-  std::int64_t sum = 0;
-  for (int rank = 0; rank < plan.world_size; ++rank) sum += Of(plan.BytesOfRank(rank), tag);
-  return sum;
-}
-
 TEST(DiskLayout, AnOptimizerOnDiskHasItsGradientsAndACopyOfTheWeightsOnTheHost) {
-  for (const Case& c : Cases()) {
+  for (const Case& c : Cases(1)) {
     Settings settings = SettingsOf(c);
     settings.zero.offload_optimizer.device = OffloadDevice::kCpu;
     const Plan host = PlanOf(c, settings);
@@ -110,7 +69,7 @@ TEST(DiskLayout, TheRatioSaysHowMuchOfTheStateIsOnDiskFromTheEndOfTheModel) {
 }
 
 TEST(DiskLayout, StateOnDiskIsLaidOutInPartsThatBeginAtGrains) {
-  for (const Case& c : Cases()) {
+  for (const Case& c : Cases(1)) {
     Settings settings = SettingsOf(c);
     settings.zero.offload_optimizer.device = OffloadDevice::kNvme;
     Plan plan = PlanOf(c, settings);

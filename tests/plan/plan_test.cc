@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "plan/cases.h"
+
 namespace ullage::plan {
 namespace {
 
@@ -26,54 +28,11 @@ std::vector<layout::ParameterSpec> Specs(DType dtype) {
           Spec("one", {1}, dtype)};
 }
 
-struct Case {
-  int stage;
-  int world_size;
-  DType dtype;
-  std::int64_t unit_bytes;
-};
-
-std::vector<Case> Cases() {
-  std::vector<Case> cases;
-  for (int stage = 0; stage <= 3; ++stage) {
-    for (const int world_size : {1, 2, 3, 8}) {
-      for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
-        for (const std::int64_t unit_bytes : {1, 2048, 1 << 20}) {
-          cases.push_back({stage, world_size, dtype, unit_bytes});
-        }
-      }
-    }
-  }
-  return cases;
-}
-
-Settings SettingsOf(const Case& c) {
-  Settings settings;
-  settings.train_micro_batch_size_per_gpu = 1;
-  settings.zero.stage = c.stage;
-  settings.zero.param_persistence_threshold = 0;
-  settings.ullage.unit_size = c.unit_bytes;
-  settings.precision = c.dtype == DType::kFloat32    ? Precision::kFloat32
-                       : c.dtype == DType::kBFloat16 ? Precision::kBFloat16
-                                                     : Precision::kFloat16;
-  return settings;
-}
-
 Plan PlanOf(const Case& c, const Settings& settings) {
   return MakePlan(settings, Specs(c.dtype), {.world_size = c.world_size});
 }
 Plan PlanOf(const Case& c) {
   return PlanOf(c, SettingsOf(c));
-}
-
-std::int64_t Of(const TagBytes& bytes, Tag tag) {
-  return bytes[static_cast<std::size_t>(tag)];
-}
-
-std::int64_t SumOverRanks(const Plan& plan, Tag tag) {
-  std::int64_t sum = 0;
-  for (int rank = 0; rank < plan.world_size; ++rank) sum += Of(plan.BytesOfRank(rank), tag);
-  return sum;
 }
 
 std::int64_t SumOverRanks(const Plan& plan, Tag tag, Tier tier) {
@@ -83,7 +42,7 @@ std::int64_t SumOverRanks(const Plan& plan, Tag tag, Tier tier) {
 }
 
 TEST(Plan, WeightsAreSlicedAtStageThreeOnly) {
-  for (const Case& c : Cases()) {
+  for (const Case& c : Cases(0)) {
     const Plan plan = PlanOf(c);
     const std::int64_t all = (kTrained + kFrozen) * ElementBytes(c.dtype);
     EXPECT_EQ(SumOverRanks(plan, Tag::kWeights), c.stage == 3 ? all : c.world_size * all);
@@ -91,7 +50,7 @@ TEST(Plan, WeightsAreSlicedAtStageThreeOnly) {
 }
 
 TEST(Plan, MasterAndMomentsAreSlicedFromStageOneOn) {
-  for (const Case& c : Cases()) {
+  for (const Case& c : Cases(0)) {
     const Plan plan = PlanOf(c);
     const std::int64_t copies = c.stage == 0 ? c.world_size : 1;
     // What the weights lack: nothing, the lower half of the bits, or all of them.
@@ -104,7 +63,7 @@ TEST(Plan, MasterAndMomentsAreSlicedFromStageOneOn) {
 }
 
 TEST(Plan, GradientSumsAreThoseOfTheOwnedSliceAtEveryStage) {
-  for (const Case& c : Cases()) {
+  for (const Case& c : Cases(0)) {
     Settings settings = SettingsOf(c);
     settings.gradient_accumulation_steps = 2;
     EXPECT_EQ(SumOverRanks(PlanOf(c, settings), Tag::kGradients), 4 * kTrained);
@@ -112,7 +71,7 @@ TEST(Plan, GradientSumsAreThoseOfTheOwnedSliceAtEveryStage) {
 }
 
 TEST(Plan, GradientsThatNothingIsAddedToAreKeptAsTheyCome) {
-  for (const Case& c : Cases()) {
+  for (const Case& c : Cases(0)) {
     const Plan plan = PlanOf(c);  // one micro-step
     EXPECT_EQ(plan.sums_in_weight_dtype, c.world_size == 1);
     EXPECT_EQ(plan.sums_dtype(0), c.world_size == 1 ? c.dtype : DType::kFloat32);
@@ -122,7 +81,7 @@ TEST(Plan, GradientsThatNothingIsAddedToAreKeptAsTheyCome) {
 }
 
 TEST(Plan, NoRankHoldsMuchMoreThanItsShare) {
-  for (const Case& c : Cases()) {
+  for (const Case& c : Cases(0)) {
     if (c.stage == 0 || c.world_size == 1) continue;
     const Plan plan = PlanOf(c);
     for (int rank = 0; rank < c.world_size; ++rank) {
@@ -148,7 +107,7 @@ TEST(Plan, PaddingIsWhatRoundingAdds) {
 }
 
 TEST(Plan, FrozenParametersHaveWeightsOnly) {
-  for (const Case& c : Cases()) {
+  for (const Case& c : Cases(0)) {
     Settings settings = SettingsOf(c);
     const Plan plan =
         MakePlan(settings, {Spec("frozen", {9, 9}, c.dtype, false)}, {.world_size = c.world_size});
@@ -173,7 +132,7 @@ TEST(Plan, TheOptimizerDecidesHowManyMoments) {
 }
 
 TEST(Plan, OneRankHasNoSlotsAndNoBuckets) {
-  for (const Case& c : Cases()) {
+  for (const Case& c : Cases(0)) {
     if (c.world_size > 1) continue;
     const TagBytes bytes = PlanOf(c).BytesOfRank(0);
     EXPECT_EQ(Of(bytes, Tag::kSlots), 0);
@@ -182,7 +141,7 @@ TEST(Plan, OneRankHasNoSlotsAndNoBuckets) {
 }
 
 TEST(Plan, TheRingsHoldTheTwoLargestUnits) {
-  for (const Case& c : Cases()) {
+  for (const Case& c : Cases(0)) {
     if (c.world_size == 1) continue;
     const Plan plan = PlanOf(c);
     std::vector<std::int64_t> weights, gradients;
@@ -258,7 +217,7 @@ TEST(Plan, RanksOnSeveralHostsNeedTheBuffersOfAnAllToAll) {
 }
 
 TEST(Plan, AnOffloadedOptimizerHasItsStateAndACopyOfTheWeightsOnTheHost) {
-  for (const Case& c : Cases()) {
+  for (const Case& c : Cases(0)) {
     if (c.stage == 0) continue;
     Settings settings = SettingsOf(c);
     settings.zero.offload_optimizer.device = OffloadDevice::kCpu;
@@ -318,7 +277,7 @@ TEST(Plan, OffloadedWeightsAreAtHomeOnTheHostAndPassThroughTheRing) {
 }
 
 TEST(Plan, TheTiersTogetherAreTheRank) {
-  for (const Case& c : Cases()) {
+  for (const Case& c : Cases(0)) {
     Settings settings = SettingsOf(c);
     settings.zero.offload_optimizer.device = OffloadDevice::kCpu;
     settings.zero.offload_optimizer.ratio = 0.5;
@@ -353,7 +312,7 @@ TEST(Plan, PrefetchOnTheCpuIsWhatTheFileGivesAndNeverMoreThanTheModelNeeds) {
 }
 
 TEST(Plan, OnCudaSlicesAreMultiplesOfWhatTorchGivesOut) {
-  for (const Case& c : Cases()) {
+  for (const Case& c : Cases(0)) {
     const Plan plan =
         MakePlan(SettingsOf(c), Specs(c.dtype), {.world_size = c.world_size, .on_cuda = true});
     EXPECT_TRUE(plan.on_cuda);
@@ -376,7 +335,7 @@ TEST(Plan, GradientsLandOnTheHostOnlyOnTheWayFromCudaToFp32Sums) {
 }
 
 TEST(Plan, HeldIsTheSliceWhereWeightsOrStateAreSliced) {
-  for (const Case& c : Cases()) {
+  for (const Case& c : Cases(0)) {
     const Plan plan = PlanOf(c);
     for (std::size_t u = 0; u < plan.units.size(); ++u) {
       const layout::Unit& unit = plan.units[u].unit;
