@@ -4,8 +4,8 @@
 #
 #   tools/fuzz.sh NAME SECONDS [libFuzzer option...]
 #
-# NAME is deepspeed, safetensors, token_file, torch_file or zip_archive. What was found is in
-# build/fuzz/NAME.found, the corpus in build/fuzz/NAME.corpus; run one input again with
+# NAME is deepspeed, manifest, safetensors, token_file, torch_file or zip_archive. What was found
+# is in build/fuzz/NAME.found, the corpus in build/fuzz/NAME.corpus; run one input again with
 # build/fuzz/NAME FILE. Not a part of the tests: clang is not among the packages of setup.sh
 # (apt-get install clang).
 set -euo pipefail
@@ -24,12 +24,12 @@ mkdir -p "$out/$name.corpus" "$out/$name.found" "$out/objects"
 flags=(-std=c++20 -O1 -gline-tables-only "-fsanitize=fuzzer-no-link,address,undefined" -fno-sanitize-recover=all
        -Isrc -Iinclude -Itests/files -DFMT_HEADER_ONLY=1)
 objects=()
-for file in src/base/*.cc src/files/*.cc; do
+for file in src/base/*.cc src/files/*.cc src/checkpoint/*.cc; do
   object=$out/objects/$(basename "${file%.cc}").o
   objects+=("$object")
   newer=(-newer "$object" -print -quit)
   if [[ ! -f $object || -n $(find "$file" "${newer[@]}") ||
-        -n $(find src/base src/files include -name '*.h' "${newer[@]}") ]]; then
+        -n $(find src/base src/files src/checkpoint include -name '*.h' "${newer[@]}") ]]; then
     clang++ "${flags[@]}" -c "$file" -o "$object"
   fi
 done
