@@ -30,13 +30,13 @@ data::Batch LargestBatch(const TrainArguments& arguments, const models::Model& m
 std::int64_t OperatorBytes(const TrainArguments& arguments, const TrainSetup& setup,
                            const std::shared_ptr<Ranks>& ranks, const EngineOptions& options) {
   if (!options.cuda || !setup.settings.ullage.device_memory) return 0;
-  const c10::Device device = DeviceFor(options.cuda);
   const auto model = ModelOnMeta(arguments.model, setup.model->num_labels());
   model->module().train();
   model->set_recompute(setup.settings.recompute);
   std::int64_t records = 0, tokens = 0;
   const std::int64_t bytes = MeasureOperatorBytes(
       NamedParameters(model->module()), setup.settings, ranks, options, [&](Engine& engine) {
+        const c10::Device device = DeviceFor(options.cuda);  // the engine has chosen it
         const data::Batch batch =
             LargestBatch(arguments, *model, *setup.train, setup.batch_sizes.micro_batch);
         records = batch.records;

@@ -11,6 +11,7 @@
 #include "base/bytes.h"
 #include "base/parallel.h"
 #include "engine/core.h"
+#include "engine/device_choice.h"
 #include "engine/saver.h"
 #include "torchx/device.h"
 #include "torchx/meta_kernels.h"
@@ -63,23 +64,13 @@ void MarkIgnored(const Settings& settings, const ParameterList& list,
   }
 }
 
-// Where operators run. Ranks of one host take its CUDA devices in turn; a rank alone uses the
-// current one.
-memory::Place PlaceOf(const EngineOptions& options, Ranks& ranks, std::vector<std::string>& notes) {
+// Where operators run.
+memory::Place PlaceOf(const EngineOptions& options, const Ranks& ranks,
+                      std::vector<std::string>& notes) {
   if (!options.cuda) return memory::Place::kHost;
-  const int devices = torchx::CudaDeviceCount();
-  if (options.dry_run || ranks.world_size() == 1 || devices == 0) return memory::Place::kCuda;
-  int before = 0, local = 0;
-  for (int rank = 0; rank < ranks.world_size(); ++rank) {
-    if (!ranks.comm().IsLocal(rank)) continue;
-    ++local;
-    before += rank < ranks.rank();
-  }
-  torchx::UseDevice(c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(before % devices)));
-  if (local > devices) {
-    notes.push_back(fmt::format(
-        "{} ranks share {} CUDA device{} of this host: each has a part of its memory and time",
-        local, devices, devices == 1 ? "" : "s"));
+  if (options.dry_run) return memory::Place::kCuda;
+  if (std::string shared = engine::UseDeviceOf(ranks); !shared.empty()) {
+    notes.push_back(std::move(shared));
   }
   return memory::Place::kCuda;
 }

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <span>
 #include <vector>
 
 #include "base/log.h"
@@ -132,15 +133,21 @@ StepResult Engine::Step() {
         units.push_back(unit);
       }
     }
-    // Before any unit changes: those that follow are updated together, on threads, or streamed.
+    const auto update = [&](std::span<const int> together) {
+      for (const int unit : together) core.saver->BeforeChange(unit);
+      const ProfilerRange of_units("update", together.size() == 1 ? together.front() : -1);
+      core.optimizer->Update(together, parameters);
+      for (const int unit : together) core.store->Publish(unit);
+    };
+    if (core.plan.on_cuda) {
+      update(units);  // in few launches
+    } else {
+      for (const int& unit : units) update({&unit, 1});
+    }
+    // The rest is updated on threads, or streamed.
     for (std::size_t u = 0; u < core.plan.units.size(); ++u) {
       if (core.plan.units[u].unit.trainable) core.saver->BeforeChange(static_cast<int>(u));
     }
-    {
-      const ProfilerRange update("update");
-      core.optimizer->Update(units, parameters);
-    }
-    for (const int unit : units) core.store->Publish(unit);
     if (!core.plan.on_cuda) {
       core.optimizer->UpdateOnDisk(parameters, [&](int unit) { core.store->Publish(unit); });
     }

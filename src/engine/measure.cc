@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "engine/device_cap.h"
+#include "engine/device_choice.h"
 #include "torchx/device.h"
 #include "torchx/device_memory.h"
 #include "ullage/engine.h"
@@ -37,6 +38,7 @@ std::int64_t MeasureOperatorBytes(ParameterList parameters, Settings settings,
                                   std::shared_ptr<Ranks> ranks, EngineOptions options,
                                   const std::function<void(Engine&)>& run) {
   if (!options.cuda || options.dry_run) return 0;
+  engine::UseDeviceOf(*ranks);
   static_cast<void>(torchx::CurrentCuda());  // throws where there is none
   Zeros zeros;
   options.weights = &zeros;
