@@ -175,14 +175,17 @@ TEST(Tiers, PrefetchChangesNothing) {
     for (const std::int64_t prefetch : {500, 1'000'000}) {
       ForEachTrainer(
           [](const TrainerOptions& options) {
-            OnTrainers(options, [](Trainer& trainer) {
+            OnTrainers(options, [&options](Trainer& trainer) {
               Reference reference(trainer);
               for (int step = 1; step <= 3; ++step) {
                 trainer.Step(step);
                 reference.Step(step);
               }
               ExpectLike(trainer, reference);
-              if (trainer.plan.ring_bytes > 0) {
+              // With other ranks, or while host threads update, a unit may not be ready yet when it
+              // could be gathered ahead: how many are is a matter of timing then.
+              if (trainer.plan.ring_bytes > 0 && options.world_size == 1 &&
+                  !options.offload_optimizer) {
                 EXPECT_GT(trainer.store->statistics().ahead, 0);
               }
             });
