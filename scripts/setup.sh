@@ -163,6 +163,12 @@ main() {
     "$base" -c 'import ensurepip, venv' 2>/dev/null ||
       packages+=("$("$base" -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])')")
   fi
+  if [[ $tests == yes ]]; then  # the Python package is built, too: with its interpreter's headers
+    local headers
+    headers=$("${base:-$python}" -c 'import sysconfig; print(sysconfig.get_path("include"))')
+    [[ -f $headers/Python.h ]] || packages+=("$("${base:-$python}" -c \
+      'import sys; print("python%d.%d-dev" % sys.version_info[:2])')")
+  fi
   system_packages "${packages[@]}"
   if [[ -n $base ]]; then
     say ".venv with $("$base" --version)"

@@ -14,6 +14,7 @@
 // Backward, Step, Gather with writes, and the collective functions below equally often.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -84,6 +85,8 @@ struct EngineOptions {
   WeightSource* weights = nullptr;
   // Regular expressions of parameters without weight decay, unless the settings name their own.
   std::vector<std::string> default_no_decay;
+  // The optimizer's groups, instead of those of the settings.
+  std::vector<NamedGroup> groups;
   // Run on the current CUDA device: parameters are moved there. Else on the CPU.
   bool cuda = false;
   // Count bytes and run operators on the Meta device, touching no memory.
@@ -186,6 +189,12 @@ class ULLAGE_API Engine {
   // Runs the backward pass of a scalar loss and reduces the gradients over the ranks. A rank that
   // has nothing to contribute passes an undefined tensor. Returns loss / accumulation steps.
   at::Tensor Backward(const at::Tensor& loss, bool retain_graph = false);
+  // A backward pass may also be run by the caller (`loss.backward()`), on every rank equally often;
+  // it counts as one Backward. With fp16 its loss has to be multiplied by the loss scale: this does
+  // it. Throws in the middle of such a pass when that was forgotten.
+  at::Tensor Scale(const at::Tensor& loss);
+  // Drops the gradients since the last Step.
+  void ClearGradients();
   // Mean gradient, norm, clip, update, next learning rate. Any number of Backward calls may have
   // come before; their sum is divided by accumulation steps * ranks.
   StepResult Step();
@@ -219,6 +228,15 @@ class ULLAGE_API Engine {
   // Collective: SHA-256 over name, shape and fp32 values of every distinct parameter.
   std::string ParametersSha256();
 
+  // Collective: the whole of something of one parameter, in fp32 on the CPU and of its shape, on
+  // every rank. `part`: "value" (the master where there is one), "gradient" (the mean over the
+  // micro-steps so far and the ranks; throws StateError when there was no backward pass), or a
+  // moment of the optimizer ("exp_avg", "exp_avg_sq", "momentum_buffer"). Throws ConfigError for
+  // names that do not exist, also for the gradient or a moment of a frozen parameter.
+  at::Tensor ReadWhole(const std::string& parameter, const std::string& part);
+  // Collective: replaces it. Every rank passes the same values.
+  void WriteWhole(const std::string& parameter, const std::string& part, const at::Tensor& values);
+
   // Collective, between Step and the next Backward: writes everything that training goes on with
   // to "<folder>/step-<steps>", each rank its slices, and returns that path. `folder` must be the
   // same directory on every rank. The checkpoint appears when it is complete and on the disk, a
@@ -246,6 +264,12 @@ class ULLAGE_API Engine {
   std::int64_t applied_steps() const;
   std::int64_t skipped_steps() const;
   double lr() const;  // that the next step will use
+  // The optimizer's groups, each with the learning rate that the next step will use.
+  std::vector<NamedGroup> groups() const;
+  // From the next step on. Without `lr` the scheduler's holds again.
+  void SetGroup(std::size_t group, std::optional<double> lr, double weight_decay);
+  // Of the steps to come; batch_sizes().train_batch follows. Between Step and the next Backward.
+  void SetAccumulationSteps(std::int64_t steps);
   double loss_scale() const;
   MemoryReport memory() const;
   // What this rank's plan predicts, by tag.

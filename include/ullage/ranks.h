@@ -2,7 +2,9 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "ullage/export.h"
@@ -25,6 +27,8 @@ class ULLAGE_API Ranks {
 
   int rank() const;
   int world_size() const;
+  // Collective: every rank's `bytes` become those of rank `root`.
+  void Broadcast(std::span<std::byte> bytes, int root);
   // Tells the others that this rank gives up, so that they end promptly instead of at the timeout.
   void Abort(const std::string& reason) noexcept;
 

@@ -69,6 +69,14 @@ struct ParameterGroupSettings {
   std::optional<double> weight_decay = std::nullopt;
 };
 
+// A group of parameters by their names, for callers that have them in hand.
+struct NamedGroup {
+  std::string name;  // for messages
+  std::vector<std::string> parameters;
+  double lr = 0;  // used as it is, whatever the scheduler says; Engine::SetGroup changes it
+  double weight_decay = 0;
+};
+
 struct OptimizerSettings {
   OptimizerType type = OptimizerType::kAdam;
   double lr = 1e-3;

@@ -219,10 +219,13 @@ Engine::Core::Core(const ParameterList& list, Settings given, std::shared_ptr<Ra
     memory::PhaseScope phase(memory.ledger(), memory::Phase::kLoad);
     if (memory.is_cuda() && !memory.is_dry()) AllocateArenas();
     window = std::make_unique<comm::TieredWindow>(comm(), window_plan, memory.device());
-    groups = optim::MakeGroups(settings, options.default_no_decay, plan.parameters);
+    groups = options.groups.empty()
+                 ? optim::MakeGroups(settings, options.default_no_decay, plan.parameters)
+                 : optim::MakeNamedGroups(options.groups, plan.parameters);
     store = std::make_unique<params::ParameterStore>(plan, window_plan, comm(), *window, memory);
     gradients =
         std::make_unique<grads::GradientReducer>(plan, window_plan, comm(), *window, memory);
+    ListenToOutsidePasses();
     norm = std::make_unique<optim::NormMeter>(plan, *gradients, comm(), memory);
     disk_state = std::make_unique<optim::DiskState>(plan, ranks->rank(), StatePlace(), memory);
     NoteStateOnDisk();

@@ -40,6 +40,9 @@ struct Engine::Core {
   void AllocateArenas();
   optim::DiskPlace StatePlace() const;
   void NoteStateOnDisk();
+  void ListenToOutsidePasses();
+  // Before a boundary of the step: what an error in the caller's backward pass left behind.
+  void CheckPassIsOver();
   void AskForTheRestOfTheDevice(const EngineOptions& options, plan::Target& target);
   double accumulation() const {
     return static_cast<double>(batch_sizes.accumulation_steps) * ranks->world_size();
@@ -57,7 +60,7 @@ struct Engine::Core {
 
   const Settings settings;
   const std::shared_ptr<Ranks> ranks;
-  const BatchSizes batch_sizes;
+  BatchSizes batch_sizes;
   std::uint64_t seed;              // a checkpoint that is loaded brings its own
   std::vector<std::string> notes;  // for the start of a run
   memory::Memory memory;
@@ -85,6 +88,7 @@ struct Engine::Core {
   std::int64_t skipped_steps = 0;
   std::int64_t backwards = 0;  // since the last step
   std::int64_t forwards = 0;   // since the last backward
+  bool loss_is_scaled = false;  // by Scale, for the pass that comes
   bool warned_of_accumulation = false;
   const int exceptions_at_start;
 };

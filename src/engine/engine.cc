@@ -2,6 +2,7 @@
 #include "ullage/engine.h"
 
 #include <ATen/ops/div.h>
+#include <ATen/ops/mul.h>
 #include <c10/core/GradMode.h>
 #include <fmt/format.h>
 
@@ -30,6 +31,7 @@ at::Tensor Engine::Forward(const std::function<at::Tensor()>& forward) {
   PhaseScope phase(core.memory.ledger(), Phase::kForward);
   const ProfilerRange range("forward");
   core.disk_state->CheckIntact();
+  core.gradients->EndOutsidePass();
   core.store->CheckBindings();
   const auto step = static_cast<std::uint64_t>(core.applied_steps + core.skipped_steps);
   const auto index =
@@ -52,6 +54,7 @@ at::Tensor Engine::Backward(const at::Tensor& loss, bool retain_graph) {
                       "reduce it with sum() or mean()");
   }
   return core.TellingOthers([&] {
+    core.CheckPassIsOver();
     core.store->CheckBindings();
     // Peers may have gradients for units that this rank did not use in its forward.
     if (core.ranks->world_size() > 1) core.host_updates->Finish();
@@ -65,6 +68,52 @@ at::Tensor Engine::Backward(const at::Tensor& loss, bool retain_graph) {
   });
 }
 
+void Engine::Core::ListenToOutsidePasses() {
+  gradients->OnOutsidePass(
+      {.begin =
+           [this] {
+             if (scaler.scale() != 1 && !loss_is_scaled) {
+               throw StateError(
+                   fmt::format("a backward pass of fp16 without the loss scale {}", scaler.scale()),
+                   "call engine.backward(loss), or engine.scale(loss).backward()");
+             }
+             if (ranks->world_size() > 1) host_updates->Finish();
+           },
+       .end =
+           [this] {
+             ++backwards;
+             forwards = 0;
+             loss_is_scaled = false;
+           }});
+}
+
+void Engine::Core::CheckPassIsOver() {
+  gradients->EndOutsidePass();
+  if (!gradients->IsInPass()) return;
+  gradients->AbandonPass();
+  loss_is_scaled = false;
+  if (ranks->world_size() == 1) return;
+  throw StateError(
+      "a backward pass ended with an error, and the other ranks wait for its gradients",
+      "end all ranks after such an error and resume from a checkpoint");
+}
+
+at::Tensor Engine::Scale(const at::Tensor& loss) {
+  core_->loss_is_scaled = true;
+  return at::mul(loss, core_->scaler.scale());
+}
+
+void Engine::ClearGradients() {
+  Core& core = *core_;
+  if (core.gradients->IsInPass()) core.gradients->AbandonPass();
+  core.loss_is_scaled = false;
+  core.host_updates->Finish();
+  core.gradients->Complete();
+  core.gradients->Forget();
+  core.backwards = 0;
+  core.forwards = 0;
+}
+
 bool Engine::IsAccumulationBoundary() const {
   return core_->backwards >= core_->batch_sizes.accumulation_steps;
 }
@@ -74,6 +123,7 @@ StepResult Engine::Step() {
   PhaseScope phase(core.memory.ledger(), Phase::kStep);
   const ProfilerRange range("step");
   return core.TellingOthers([&] {
+    core.CheckPassIsOver();
     core.store->CheckBindings();
     if (core.backwards != core.batch_sizes.accumulation_steps &&
         !std::exchange(core.warned_of_accumulation, true)) {
@@ -85,7 +135,7 @@ StepResult Engine::Step() {
     }
     StepResult result;
     result.loss_scale = core.scaler.scale();
-    result.lr = lr();
+    result.lr = core.groups.groups.front().LrOf(lr());
 
     const std::int64_t step = core.applied_steps + core.skipped_steps + 1;
     core.host_updates->Finish();
@@ -117,7 +167,7 @@ StepResult Engine::Step() {
     optim::StepParameters parameters;
     const bool is_adam = core.settings.optimizer.type == OptimizerType::kAdam;
     const auto cycled = core.schedule.MomentumAt(core.applied_steps);
-    parameters.lr = result.lr;
+    parameters.lr = lr();
     parameters.beta1 =
         cycled.value_or(is_adam ? core.settings.optimizer.beta1 : core.settings.optimizer.momentum);
     parameters.beta2 = cycled ? optim::Schedule::kCycledBeta2 : core.settings.optimizer.beta2;
@@ -194,6 +244,35 @@ std::int64_t Engine::skipped_steps() const {
 }
 double Engine::lr() const {
   return core_->schedule.LrAt(core_->applied_steps);
+}
+std::vector<NamedGroup> Engine::groups() const {
+  std::vector<NamedGroup> groups;
+  for (const optim::Group& group : core_->groups.groups) {
+    groups.push_back({group.name, {}, group.LrOf(lr()), group.weight_decay});
+  }
+  for (std::size_t p = 0; p < core_->plan.parameters.size(); ++p) {
+    const layout::ParameterSpec& spec = core_->plan.parameters[p];
+    if (!spec.trainable) continue;
+    groups[static_cast<std::size_t>(core_->groups.of_parameter[p])].parameters.push_back(spec.name);
+  }
+  return groups;
+}
+void Engine::SetGroup(std::size_t group, std::optional<double> lr, double weight_decay) {
+  if (group >= core_->groups.groups.size()) {
+    throw ConfigError(fmt::format("there is no parameter group {}", group),
+                      fmt::format("groups are numbered 0 to {}", core_->groups.groups.size() - 1));
+  }
+  core_->host_updates->Finish();
+  core_->groups.groups[group].lr = lr;
+  core_->groups.groups[group].weight_decay = weight_decay;
+}
+void Engine::SetAccumulationSteps(std::int64_t steps) {
+  if (steps < 1) throw ConfigError(fmt::format("{} accumulation steps", steps), "use at least 1");
+  engine::CheckBetweenSteps(*core_, "SetAccumulationSteps");
+  core_->host_updates->Finish();
+  core_->batch_sizes.accumulation_steps = steps;
+  core_->batch_sizes.train_batch =
+      core_->batch_sizes.micro_batch * steps * core_->ranks->world_size();
 }
 double Engine::loss_scale() const {
   return core_->scaler.scale();

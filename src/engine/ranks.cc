@@ -1,7 +1,10 @@
 #include "ullage/ranks.h"
 
+#include <fmt/format.h>
+
 #include "comm/comm.h"
 #include "comm/connect.h"
+#include "ullage/error.h"
 
 namespace ullage {
 
@@ -21,6 +24,14 @@ int Ranks::rank() const {
 }
 int Ranks::world_size() const {
   return comm_->world_size();
+}
+void Ranks::Broadcast(std::span<std::byte> bytes, int root) {
+  if (root < 0 || root >= world_size()) {
+    throw ConfigError(fmt::format("there is no rank {}", root),
+                      fmt::format("ranks are numbered 0 to {}", world_size() - 1));
+  }
+  constexpr std::uint32_t kItem = 0x52420000;
+  comm_->Broadcast(bytes, root, kItem);
 }
 void Ranks::Abort(const std::string& reason) noexcept {
   comm_->Abort(reason);

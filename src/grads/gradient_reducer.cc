@@ -75,13 +75,20 @@ void GradientReducer::RenewTaps() {
 }
 
 void GradientReducer::Backward(const at::Tensor& loss, double seed, bool retain_graph) {
+  BeginPass(loss);
+  if (loss.defined() && loss.requires_grad()) torchx::RunBackward(loss, seed, retain_graph);
+  EndPass();
+}
+
+void GradientReducer::BeginPass(const at::Tensor& loss) {
+  in_pass_ = true;
   ++backward_;
   for (UnitState& state : units_) state = {};
   for (Contribution& contribution : contributions_) contribution = {};
   next_ = 0;
   RenewTaps();
-  const bool has_graph = loss.defined() && loss.requires_grad();
-  if (has_graph && exchange_ != nullptr) {
+  if (exchange_ == nullptr) return;
+  if (loss.defined() && loss.requires_grad()) {
     torchx::VisitGraph(loss, [this](const torch::autograd::Node* node) {
       const auto found = parameter_of_node_.find(node);
       if (found == parameter_of_node_.end()) return;
@@ -90,11 +97,18 @@ void GradientReducer::Backward(const at::Tensor& loss, double seed, bool retain_
             .missing;
     });
   }
-  if (exchange_ != nullptr) {
-    exchange_->Begin(backward_);
-    CloseReadyUnits(/*all=*/false);
-  }
-  if (has_graph) torchx::RunBackward(loss, seed, retain_graph);
+  exchange_->Begin(backward_);
+  if (loss.defined()) CloseReadyUnits(/*all=*/false);
+}
+
+void GradientReducer::EndOutsidePass() {
+  if (!std::exchange(awaits_end_, false)) return;
+  EndPass();
+  if (outside_.end) outside_.end();
+}
+
+void GradientReducer::EndPass() {
+  in_pass_ = false;
   if (exchange_ == nullptr) return sums_.Flush();
   CloseReadyUnits(/*all=*/true);
   exchange_->Finish();
@@ -103,6 +117,14 @@ void GradientReducer::Backward(const at::Tensor& loss, double seed, bool retain_
 }
 
 void GradientReducer::OnGradient(int parameter, const at::Tensor& gradient) {
+  if (!in_pass_) {
+    if (outside_.begin) outside_.begin();
+    BeginPass({});
+    torchx::AtEndOfBackward([this](bool outermost) {
+      awaits_end_ = true;
+      if (outermost) EndOutsidePass();
+    });
+  }
   const Home& home = homes_[static_cast<std::size_t>(parameter)];
   Contribution& contribution = contributions_[static_cast<std::size_t>(parameter)];
   const layout::ParameterSpec& spec = plan_.parameters[static_cast<std::size_t>(parameter)];

@@ -8,6 +8,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -40,6 +41,22 @@ class GradientReducer {
   // zeros. Returns when the sums of the owned slices are complete.
   void Backward(const at::Tensor& loss, double seed, bool retain_graph);
 
+  // A pass that somebody else runs (`loss.backward()`) is found by its first gradient: `begin` is
+  // called then, and may throw; `end` when it is over and its sums are complete. Units are
+  // exchanged at the end of such a pass. One whose first gradient came from a pass nested in it (a
+  // reentrant checkpoint) cannot be seen to end: EndOutsidePass ends it, before whatever comes
+  // next.
+  struct OutsidePass {
+    std::function<void()> begin;
+    std::function<void()> end;
+  };
+  void OnOutsidePass(OutsidePass listener) { outside_ = std::move(listener); }
+  void EndOutsidePass();
+  // Whether a pass was begun and has not ended: inside one, or after one that an error ended.
+  bool IsInPass() const { return in_pass_; }
+  // Gives up a pass that an error ended.
+  void AbandonPass() { in_pass_ = awaits_end_ = false; }
+
   // The sums of this rank's slice of `unit`. Complete after Complete().
   UnitSums Of(int unit) const { return sums_.Of(unit); }
   // All gradients have reached their sums. Once, before the sums are read.
@@ -59,6 +76,9 @@ class GradientReducer {
   void Clear() { sums_.Clear(); }
   void ClearUnit(int unit) { sums_.ClearUnit(unit); }
 
+  // Somebody changed the sums of `unit`: what was measured as gradients came holds no more.
+  void NoteWritten(int unit) { sums_.NoteWritten(unit); }
+
   // The parameter that an element of this rank's slice belongs to.
   int ParameterAt(int unit, std::int64_t slice_offset) const;
 
@@ -75,6 +95,8 @@ class GradientReducer {
   };
 
   float* FloatSums(int unit) const { return reinterpret_cast<float*>(sums_.Of(unit).data); }
+  void BeginPass(const at::Tensor& loss);
+  void EndPass();
   void RenewTaps();
   void OnGradient(int parameter, const at::Tensor& gradient);
   torchx::Queue Operators() const { return torchx::Queue::OfOperators(memory_.device()); }
@@ -116,6 +138,9 @@ class GradientReducer {
   std::vector<std::uint64_t> late_seen_;  // the same of each rank, at the last pass
   std::uint64_t backward_ = 0;
   std::uint64_t updates_ = 0;
+  OutsidePass outside_;
+  bool in_pass_ = false;
+  bool awaits_end_ = false;  // an outside pass, all of whose gradients may have come
 };
 
 }  // namespace ullage::grads

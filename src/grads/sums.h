@@ -53,12 +53,15 @@ class Sums {
 
   // For gradients that are kept as they come and leave the device: called with each while it is
   // there, on the operators' queue. Sums that are measured from such calls need not be read again.
-  // `restart` tells that sums of `unit` have become fp32 and must be read from there.
+  // `restart` tells that sums of `unit` have become fp32, or others, and must be read from there.
   struct Listener {
     std::function<void(int parameter, DType dtype, const void* gradient, std::int64_t numel)> came;
     std::function<void(int unit)> restart;
   };
   void Listen(Listener listener) { listener_ = std::move(listener); }
+  void NoteWritten(int unit) {
+    if (listener_.restart) listener_.restart(unit);
+  }
 
  private:
   void Promote(int parameter, int unit);

@@ -4,6 +4,8 @@
 #include <map>
 #include <regex>
 #include <tuple>
+#include <unordered_map>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -104,17 +106,61 @@ Groups MakeGroups(const Settings& settings, const std::vector<std::string>& defa
     group.numel += parameters[i].numel;
     result.of_parameter[i] = entry->second;
   }
-  if (result.groups.empty()) result.groups.push_back({"default", 1, optimizer.weight_decay, 0, 0});
+  if (result.groups.empty())
+    result.groups.push_back({.name = "default", .weight_decay = optimizer.weight_decay});
+  return result;
+}
+
+Groups MakeNamedGroups(const std::vector<NamedGroup>& named,
+                       const std::vector<layout::ParameterSpec>& parameters) {
+  std::unordered_map<std::string, std::size_t> index_of;
+  for (std::size_t i = 0; i < parameters.size(); ++i) index_of.emplace(parameters[i].name, i);
+  Groups result;
+  std::vector<int> group_of(parameters.size(), -1);
+  for (const NamedGroup& own : named) {
+    Group group{.name = own.name, .lr = own.lr, .weight_decay = own.weight_decay};
+    for (const std::string& name : own.parameters) {
+      const auto found = index_of.find(name);
+      if (found == index_of.end()) {
+        throw ConfigError(
+            fmt::format("parameter group '{}' names '{}', which the model does not have", own.name,
+                        name),
+            "take the groups from the model that is handed over");
+      }
+      int& member_of = group_of[found->second];
+      if (member_of >= 0) {
+        throw ConfigError(fmt::format("parameter '{}' is in two groups, '{}' and '{}'", name,
+                                      named[static_cast<std::size_t>(member_of)].name, own.name),
+                          "each parameter belongs to one group");
+      }
+      member_of = static_cast<int>(result.groups.size());
+      const layout::ParameterSpec& spec = parameters[found->second];
+      if (!spec.trainable) continue;
+      group.parameters += 1;
+      group.numel += spec.numel;
+    }
+    result.groups.push_back(std::move(group));
+  }
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    if (group_of[i] < 0 && parameters[i].trainable) {
+      throw ConfigError(
+          fmt::format("parameter '{}' requires a gradient and is in no group of the optimizer",
+                      parameters[i].name),
+          "add it to a group, or call requires_grad_(False) on it");
+    }
+    result.of_parameter.push_back(std::max(group_of[i], 0));
+  }
   return result;
 }
 
 std::vector<std::string> Groups::Lines() const {
   std::vector<std::string> lines;
   for (const Group& group : groups) {
-    lines.push_back(fmt::format(
-        "parameter group '{}': {} parameters, {} elements, lr x {}, weight "
-        "decay {}",
-        group.name, group.parameters, group.numel, group.lr_factor, group.weight_decay));
+    const std::string lr =
+        group.lr ? fmt::format("lr {}", *group.lr) : fmt::format("lr x {}", group.lr_factor);
+    lines.push_back(
+        fmt::format("parameter group '{}': {} parameters, {} elements, {}, weight decay {}",
+                    group.name, group.parameters, group.numel, lr, group.weight_decay));
   }
   return lines;
 }

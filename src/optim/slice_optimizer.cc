@@ -304,7 +304,7 @@ void SliceOptimizer::Run(std::span<const kernels::UpdatePart> parts, const StepP
 kernels::AdamWStep SliceOptimizer::AdamWStepOf(const Group& group,
                                                const StepParameters& step) const {
   kernels::AdamWStep adam;
-  adam.lr = step.lr * group.lr_factor;
+  adam.lr = group.LrOf(step.lr);
   adam.beta1 = step.beta1;
   adam.beta2 = step.beta2;
   adam.eps = settings_.eps;
@@ -318,7 +318,7 @@ kernels::AdamWStep SliceOptimizer::AdamWStepOf(const Group& group,
 
 kernels::SgdStep SliceOptimizer::SgdStepOf(const Group& group, const StepParameters& step) const {
   kernels::SgdStep sgd;
-  sgd.lr = step.lr * group.lr_factor;
+  sgd.lr = group.LrOf(step.lr);
   sgd.momentum = step.beta1;
   sgd.dampening = settings_.dampening;
   sgd.weight_decay = group.weight_decay;

@@ -3,6 +3,7 @@
 #include <ATen/ops/full_like.h>
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
@@ -73,6 +74,13 @@ void VisitGraph(const at::Tensor& loss, const std::function<void(const ag::Node*
 
 void RunBackward(const at::Tensor& loss, double seed, bool retain_graph) {
   ag::backward({loss}, {at::full_like(loss, seed)}, retain_graph);
+}
+
+void AtEndOfBackward(std::function<void(bool outermost)> end) {
+  ag::Engine::get_default_engine().queue_callback([end = std::move(end)] {
+    const at::NoGradGuard no_grad;
+    end(ag::get_current_node() == nullptr);  // a nested pass runs inside a node of another
+  });
 }
 
 }  // namespace ullage::torchx

@@ -50,4 +50,9 @@ void VisitGraph(const at::Tensor& loss,
 // Runs the backward pass of a scalar `loss` with d(loss) = `seed`.
 void RunBackward(const at::Tensor& loss, double seed, bool retain_graph);
 
+// Calls `end` when the backward pass that the calling thread is in is over, and says whether it is
+// the outermost: one that a reentrant checkpoint runs is nested in another. What it throws, the
+// caller of the pass gets.
+void AtEndOfBackward(std::function<void(bool outermost)> end);
+
 }  // namespace ullage::torchx

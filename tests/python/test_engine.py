@@ -1,0 +1,298 @@
+"""The one changed line: initialize, and the methods that a loop calls."""
+
+import copy
+
+import pytest
+import torch
+
+import ullage
+from models import batches, bert, config, records
+
+STAGES = [0, 1, 2, 3]
+
+
+def train(engine, data):
+    losses = []
+    for batch in data:
+        loss = engine(**batch).loss
+        engine.backward(loss)
+        engine.step()
+        losses.append(loss.item())
+    return losses
+
+
+def test_all_stages_train_to_the_same_bits():
+    results = set()
+    for stage in STAGES:
+        engine, *_ = ullage.initialize(model=bert(), config=config(stage, accumulation=2), seed=7)
+        losses = train(engine, batches(1, 4) * 6)
+        assert losses[-1] < losses[0]
+        assert engine.global_steps == 3 and engine.micro_steps == 6
+        results.add((tuple(losses), engine.parameters_sha256()))
+    assert len(results) == 1
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_gradients_are_those_of_the_unmanaged_model(stage):
+    model, batch = bert(dropout=0), batches(1, 4)[0]
+    plain = copy.deepcopy(model)
+    plain(**batch).loss.backward()
+    engine, *_ = ullage.initialize(model=model, config=config(stage))
+    engine.backward(engine(**batch).loss)
+    for name, parameter in plain.named_parameters():
+        own = ullage.full_gradient(model.get_parameter(name))
+        assert torch.equal(own, parameter.grad), name
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_three_spellings_of_backward_give_one_result(stage):
+    results = set()
+    for spelling in ("engine", "plain", "scaled"):
+        engine, *_ = ullage.initialize(model=bert(), config=config(stage, accumulation=2), seed=7)
+        for batch in batches(4, 4):
+            loss = engine(**batch).loss
+            if spelling == "engine":
+                assert torch.equal(engine.backward(loss), loss.detach() / 2)
+            elif spelling == "plain":
+                loss.backward()
+            else:
+                engine.scale(loss).backward()
+            engine.step()
+        results.add(engine.parameters_sha256())
+    assert len(results) == 1
+
+
+def test_a_plain_backward_of_fp16_says_that_the_loss_scale_is_missing():
+    engine, *_ = ullage.initialize(model=bert(), config=config(3, fp16={"enabled": True}))
+    batch = batches(1, 4)[0]
+    with pytest.raises(RuntimeError, match="without the loss scale 65536"):
+        engine(**batch).loss.backward()
+    engine.zero_grad()
+    engine.scale(engine(**batch).loss).backward()
+    engine.step()
+    assert engine.global_steps == 1
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_grad_is_the_mean_gradient_and_what_is_written_to_it_counts(stage):
+    norms = {}
+    for clips_by_hand in (False, True):
+        model = bert(dropout=0)
+        settings = config(stage, accumulation=2, gradient_clipping=0 if clips_by_hand else 0.05)
+        engine, *_ = ullage.initialize(model=model, config=settings)
+        assert model.classifier.weight.grad is None
+        for batch in batches(2, 4):
+            engine.backward(engine(**batch).loss)
+            if clips_by_hand and engine.is_gradient_accumulation_boundary():
+                before = torch.nn.utils.clip_grad_norm_(model.parameters(), 0.05)
+            engine.step()
+        assert model.classifier.weight.grad is None
+        norms[clips_by_hand] = engine.get_global_grad_norm()
+    assert norms[False] == pytest.approx(before.item(), rel=1e-5)
+    assert norms[True] == pytest.approx(0.05, rel=1e-4)
+
+
+def test_writes_to_gradients_survive_a_second_backward():
+    model = bert(dropout=0)
+    engine, *_ = ullage.initialize(model=model, config=config(3, accumulation=2))
+    first, second = batches(2, 4)
+    engine.backward(engine(**first).loss)
+    model.classifier.bias.grad.zero_()
+    engine.step()
+    engine.backward(engine(**second).loss)
+    both = ullage.full_gradient(model.classifier.bias)
+    engine.zero_grad()
+    engine.backward(engine(**second).loss)
+    assert torch.equal(both, ullage.full_gradient(model.classifier.bias))
+
+
+def test_zero_grad_drops_what_was_summed():
+    engine, *_ = ullage.initialize(model=bert(), config=config(3), seed=7)
+    first, second = batches(2, 4)
+    engine.backward(engine(**first).loss)
+    engine.optimizer.zero_grad()
+    assert engine.module.classifier.weight.grad is None
+    train(engine, [second])
+    other, *_ = ullage.initialize(model=bert(), config=config(3), seed=7)
+    train(other, [second])
+    assert engine.parameters_sha256() == other.parameters_sha256()
+
+
+@pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.SGD])
+def test_a_users_optimizer_and_scheduler_hold(kind):
+    model = bert(dropout=0)
+    plain = copy.deepcopy(model)
+
+    def groups(of):
+        decay = [p for n, p in of.named_parameters() if "bias" not in n]
+        rest = [p for n, p in of.named_parameters() if "bias" in n]
+        return [
+            {"params": decay, "weight_decay": 0.1},
+            {"params": rest, "weight_decay": 0.0, "lr": 5e-3},
+        ]
+
+    def halve(optimizer):
+        return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.5**step)
+
+    reference = kind(groups(plain), lr=1e-2)
+    reference_scheduler = halve(reference)
+    settings = config(3, gradient_clipping=0)
+    del settings["optimizer"]
+    own = kind(groups(model), lr=1e-2)
+    engine, optimizer, _, scheduler = ullage.initialize(
+        model=model, config=settings, optimizer=own, lr_scheduler=halve(own)
+    )
+    assert optimizer is own and isinstance(scheduler, torch.optim.lr_scheduler.LambdaLR)
+    for batch in batches(3, 4):
+        plain(**batch).loss.backward()
+        reference.step()
+        reference_scheduler.step()
+        reference.zero_grad()
+        train(engine, [batch])
+    assert engine.get_lr() == [group["lr"] for group in reference.param_groups]
+    for name, parameter in plain.named_parameters():
+        ours = ullage.full_parameter(model.get_parameter(name))
+        torch.testing.assert_close(ours, parameter.detach(), rtol=2e-4, atol=2e-5)
+
+
+def test_an_optimizer_that_cannot_run_on_slices_is_refused_by_name():
+    model = bert()
+    settings = config(3)
+    del settings["optimizer"]
+    with pytest.raises(ullage.UnsupportedError, match="LBFGS cannot run on sliced state"):
+        ullage.initialize(model=model, config=settings, optimizer=torch.optim.LBFGS(model.parameters()))
+
+
+def test_the_configs_scheduler_is_shown_and_a_users_rate_holds_for_a_step():
+    scheduler = {"type": "WarmupLR", "params": {"warmup_num_steps": 10, "warmup_type": "linear"}}
+    engine, optimizer, _, shown = ullage.initialize(
+        model=bert(), config=config(1, scheduler=scheduler)
+    )
+    rates = []
+    for index, batch in enumerate(batches(5, 4)):
+        rates.append(shown.get_last_lr()[0])
+        if index == 3:
+            optimizer.param_groups[0]["lr"] = 0.5
+        train(engine, [batch])
+        if index == 3:
+            assert engine._last.lr == 0.5
+    assert rates == pytest.approx([0, 0, 1e-3, 2e-3, 3e-3])
+
+
+def test_the_loader_deals_out_micro_batches():
+    engine, _, loader, _ = ullage.initialize(
+        model=bert(), config=config(2, micro=4), training_data=records(10)
+    )
+    sizes = [len(batch["labels"]) for batch in loader]
+    assert sizes == [4, 4, 2] and len(loader) == 3
+    first = torch.cat([b["input_ids"] for b in loader])
+    again = torch.cat([b["input_ids"] for b in loader])
+    assert not torch.equal(first, again)
+    assert sorted(map(tuple, first.tolist())) == sorted(map(tuple, again.tolist()))
+
+
+def test_a_batch_size_can_be_changed_between_steps():
+    engine, *_ = ullage.initialize(model=bert(), config=config(3, micro=4))
+    assert engine.get_batch_info() == (4, 4, 1)
+    engine.set_train_batch_size(12)
+    assert engine.get_batch_info() == (12, 4, 3)
+    train(engine, batches(3, 4))
+    assert engine.global_steps == 1 and engine.global_samples == 12
+    with pytest.raises(ValueError, match="13 is no multiple"):
+        engine.set_train_batch_size(13)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_checkpoints_go_on_at_any_stage(tmp_path, precision):
+    more = {"bf16": {"enabled": True}} if precision == "bf16" else {}
+    first, rest = batches(5, 4)[:2], batches(5, 4)[2:]
+    engine, *_ = ullage.initialize(model=bert(), config=config(3, **more), seed=7)
+    train(engine, first)
+    state = {"epoch": 3, "best": torch.ones(2)}
+    engine.save_checkpoint(tmp_path, tag="good", client_state=state)
+    train(engine, rest)
+    for stage in STAGES:
+        other, *_ = ullage.initialize(model=bert(seed=1), config=config(stage, **more), seed=8)
+        path, loaded = other.load_checkpoint(tmp_path, tag="good")
+        assert path.endswith("good") and loaded["epoch"] == 3 and torch.equal(loaded["best"], state["best"])
+        assert other.global_steps == 2
+        train(other, rest)
+        assert other.parameters_sha256() == engine.parameters_sha256()
+    weights, *_ = ullage.initialize(model=bert(seed=1), config=config(2, **more))
+    weights.load_checkpoint(tmp_path, load_module_only=True)
+    assert weights.global_steps == 0
+
+
+def test_a_folder_without_a_checkpoint_is_said(tmp_path, caplog):
+    engine, *_ = ullage.initialize(model=bert(), config=config())
+    assert engine.load_checkpoint(tmp_path) == (None, None)
+    assert "holds no checkpoint" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.safetensors"])
+def test_the_model_is_saved_for_others(tmp_path, name):
+    model = bert(dropout=0)
+    engine, *_ = ullage.initialize(model=model, config=config(3))
+    train(engine, batches(2, 4))
+    engine.save_16bit_model(tmp_path, name)
+    if name.endswith("safetensors"):
+        from safetensors.torch import load_file
+
+        state = load_file(tmp_path / name)
+    else:
+        state = torch.load(tmp_path / name, weights_only=True)
+    other = bert(seed=3, dropout=0)
+    other.load_state_dict(state)
+    batch = batches(1, 4, seed=9)[0]
+    assert torch.equal(other.eval()(**batch).logits, engine.eval()(**batch).logits)
+
+
+@pytest.mark.parametrize(
+    "wrong, message",
+    [
+        ({"zero_stage": 3}, "did you mean zero_optimization.stage"),
+        ({"gradient_clipp1ng": 1}, "did you mean gradient_clipping"),
+        ({"optimizer": {"type": "AdamW", "params": {"lr": "auto"}}}, "auto"),
+        ({"train_batch_size": 33, "gradient_accumulation_steps": 2}, "33"),
+    ],
+)
+def test_a_wrong_config_is_a_value_error_that_names_the_key(wrong, message):
+    with pytest.raises(ValueError, match=message):
+        ullage.initialize(model=bert(), config={**config(), **wrong})
+
+
+def test_what_is_passed_twice_or_not_at_all_is_refused():
+    with pytest.raises(ullage.ConfigError, match="0 configs were given"):
+        ullage.initialize(model=bert())
+    model = bert()
+    with pytest.raises(ullage.ConfigError, match="the config has a section 'optimizer'"):
+        ullage.initialize(
+            model=model, config=config(), optimizer=torch.optim.AdamW(model.parameters())
+        )
+    with pytest.raises(ullage.ConfigError, match="model is NoneType"):
+        ullage.initialize(config=config())
+
+
+def test_gathered_parameters_can_be_written_by_one_rank():
+    model = bert()
+    engine, *_ = ullage.initialize(model=model, config=config(3))
+    weight = model.classifier.weight
+    with ullage.gathered(weight, modify_rank=0), torch.no_grad():
+        weight.fill_(0.25)
+    assert torch.equal(ullage.full_parameter(weight), torch.full_like(weight, 0.25))
+
+
+def test_whole_state_is_read_and_set():
+    model = bert()
+    engine, *_ = ullage.initialize(model=model, config=config(3))
+    train(engine, batches(1, 4))
+    weight = model.classifier.weight
+    assert ullage.full_optimizer_state(weight, "exp_avg").abs().sum() > 0
+    ullage.full_optimizer_state(weight, "exp_avg", torch.ones_like(weight))
+    assert torch.equal(ullage.full_optimizer_state(weight, "exp_avg"), torch.ones(weight.shape))
+    ullage.full_parameter(weight, torch.full_like(weight, 0.1))
+    assert torch.equal(weight, torch.full_like(weight, 0.1))
+    with pytest.raises(ullage.ConfigError, match="keeps no 'exp_max'"):
+        ullage.full_optimizer_state(weight, "exp_max")
+    with pytest.raises(ullage.ConfigError, match="belongs to no engine"):
+        ullage.full_parameter(torch.ones(2))
