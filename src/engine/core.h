@@ -40,6 +40,7 @@ struct Engine::Core {
   void AllocateArenas();
   optim::DiskPlace StatePlace() const;
   void NoteStateOnDisk();
+  void UpdateWeights(const optim::StepParameters& with);
   void ListenToOutsidePasses();
   // Before a boundary of the step: what an error in the caller's backward pass left behind.
   void CheckPassIsOver();
@@ -47,13 +48,14 @@ struct Engine::Core {
   double accumulation() const {
     return static_cast<double>(batch_sizes.accumulation_steps) * ranks->world_size();
   }
-  // Runs `body`; when it throws, the other ranks are told before the error goes on.
+  // Runs `body`; when it throws, the other ranks are told before the error goes on. A rank that is
+  // alone may mend the cause and go on.
   template <typename Body>
   auto TellingOthers(const Body& body) {
     try {
       return body();
     } catch (const std::exception& error) {
-      ranks->Abort(error.what());
+      if (ranks->world_size() > 1) ranks->Abort(error.what());
       throw;
     }
   }
@@ -86,8 +88,8 @@ struct Engine::Core {
 
   std::int64_t applied_steps = 0;
   std::int64_t skipped_steps = 0;
-  std::int64_t backwards = 0;  // since the last step
-  std::int64_t forwards = 0;   // since the last backward
+  std::int64_t backwards = 0;   // since the last step
+  std::int64_t forwards = 0;    // since the last backward
   bool loss_is_scaled = false;  // by Scale, for the pass that comes
   bool warned_of_accumulation = false;
   const int exceptions_at_start;

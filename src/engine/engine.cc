@@ -90,12 +90,11 @@ void Engine::Core::ListenToOutsidePasses() {
 void Engine::Core::CheckPassIsOver() {
   gradients->EndOutsidePass();
   if (!gradients->IsInPass()) return;
-  gradients->AbandonPass();
-  loss_is_scaled = false;
-  if (ranks->world_size() == 1) return;
   throw StateError(
-      "a backward pass ended with an error, and the other ranks wait for its gradients",
-      "end all ranks after such an error and resume from a checkpoint");
+      "a backward pass ended with an error: the gradients since the last step are incomplete",
+      ranks->world_size() == 1
+          ? "drop them (ClearGradients, engine.zero_grad()) and repeat the step"
+          : "end all ranks and resume from a checkpoint");
 }
 
 at::Tensor Engine::Scale(const at::Tensor& loss) {
@@ -116,6 +115,39 @@ void Engine::ClearGradients() {
 
 bool Engine::IsAccumulationBoundary() const {
   return core_->backwards >= core_->batch_sizes.accumulation_steps;
+}
+
+void Engine::Core::UpdateWeights(const optim::StepParameters& with) {
+  store->BeginUpdate();
+  std::vector<int> units;
+  for (std::size_t u = 0; u < plan.units.size(); ++u) {
+    const int unit = static_cast<int>(u);
+    if (plan.units[u].unit.trainable && !plan.units[u].state_on_disk &&
+        !plan.IsUpdatedBeside(unit)) {
+      units.push_back(unit);
+    }
+  }
+  const auto update = [&](std::span<const int> together) {
+    for (const int unit : together) saver->BeforeChange(unit);
+    const ProfilerRange of_units("update", together.size() == 1 ? together.front() : -1);
+    optimizer->Update(together, with);
+    for (const int unit : together) store->Publish(unit);
+  };
+  if (plan.on_cuda) {
+    update(units);  // in few launches
+  } else {
+    for (const int& unit : units) update({&unit, 1});
+  }
+  // The rest is updated on threads, or streamed.
+  for (std::size_t u = 0; u < plan.units.size(); ++u) {
+    if (plan.units[u].unit.trainable) saver->BeforeChange(static_cast<int>(u));
+  }
+  if (!plan.on_cuda) {
+    optimizer->UpdateOnDisk(with, [&](int unit) { store->Publish(unit); });
+  }
+  host_updates->Start(with);
+  store->EndUpdate();
+  if (plan.stage == 0 && plan.world_size > 1) gradients->SumsRead();
 }
 
 StepResult Engine::Step() {
@@ -174,36 +206,12 @@ StepResult Engine::Step() {
     parameters.t = core.applied_steps + 1;
     parameters.gradient_factor = static_cast<float>(mean / clip);
 
-    core.store->BeginUpdate();
-    std::vector<int> units;
-    for (std::size_t u = 0; u < core.plan.units.size(); ++u) {
-      const int unit = static_cast<int>(u);
-      const plan::UnitPlan& plan = core.plan.units[u];
-      if (plan.unit.trainable && !plan.state_on_disk && !core.plan.IsUpdatedBeside(unit)) {
-        units.push_back(unit);
-      }
+    try {
+      core.UpdateWeights(parameters);
+    } catch (const std::exception& error) {
+      core.ranks->Abort(error.what());  // some weights are new and some old: nobody goes on
+      throw;
     }
-    const auto update = [&](std::span<const int> together) {
-      for (const int unit : together) core.saver->BeforeChange(unit);
-      const ProfilerRange of_units("update", together.size() == 1 ? together.front() : -1);
-      core.optimizer->Update(together, parameters);
-      for (const int unit : together) core.store->Publish(unit);
-    };
-    if (core.plan.on_cuda) {
-      update(units);  // in few launches
-    } else {
-      for (const int& unit : units) update({&unit, 1});
-    }
-    // The rest is updated on threads, or streamed.
-    for (std::size_t u = 0; u < core.plan.units.size(); ++u) {
-      if (core.plan.units[u].unit.trainable) core.saver->BeforeChange(static_cast<int>(u));
-    }
-    if (!core.plan.on_cuda) {
-      core.optimizer->UpdateOnDisk(parameters, [&](int unit) { core.store->Publish(unit); });
-    }
-    core.host_updates->Start(parameters);
-    core.store->EndUpdate();
-    if (core.plan.stage == 0 && core.plan.world_size > 1) core.gradients->SumsRead();
     core.gradients->Clear();
     core.scaler.Update(/*overflow=*/false);
     core.cap.Renew();
