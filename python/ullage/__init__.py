@@ -35,6 +35,7 @@ from ullage import gradients  # noqa: E402
 from ullage.engine import Engine  # noqa: E402
 from ullage.ranks import init_distributed  # noqa: E402
 from ullage.initialize import initialize  # noqa: E402
+from ullage.plan import Plan, plan  # noqa: E402
 from ullage.whole import (  # noqa: E402
     full_gradient,
     full_optimizer_state,
@@ -52,6 +53,7 @@ __all__ = [
     "Error",
     "IoError",
     "OutOfMemoryError",
+    "Plan",
     "StateError",
     "UnsupportedError",
     "full_gradient",
@@ -61,4 +63,5 @@ __all__ = [
     "init_distributed",
     "initialize",
     "memory_report",
+    "plan",
 ]
