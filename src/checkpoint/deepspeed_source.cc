@@ -95,6 +95,8 @@ Manifest Describe(const DeepSpeedCheckpoint& checkpoint) {
     tensor.type = checkpoint.Type(DeepSpeedState::kWeight, parameter.name);
     if (parameter.kind == DeepSpeedCheckpoint::Kind::kBuffer) {
       tensor.role = Role::kBuffer;
+      // DeepSpeed narrows buffers together with the weights.
+      if (AsDType(tensor.type)) tensor.type = ElementType::kF32;
     } else if (parameter.kind == DeepSpeedCheckpoint::Kind::kFrozen ||
                (has_moments && !HasMoments(checkpoint, parameter.name))) {
       // At stage 0 only the moments tell.

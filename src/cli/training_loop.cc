@@ -86,7 +86,7 @@ RunNumbers TrainingLoop::Run() {
     SaveNow(run_.resumed_at);
   }
   {
-    const Stopwatch saving(run_.save_ms);
+    const Stopwatch saving(run_.last_save_ms);
     FinishSave();
   }
   run_.save_ms += engine_.statistics().save_wait_ms;
