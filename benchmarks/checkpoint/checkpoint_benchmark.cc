@@ -5,7 +5,9 @@
 // One rank; fp32 weights in matrices of 16 MB with Adam's moments. "save" waits until everything is
 // on the disk, "load" reads and verifies the last one; "quit" ends. run.py beside it does the
 // asking, so that other programs take turns.
+#include <ATen/ops/add.h>
 #include <ATen/ops/randn.h>
+#include <ATen/ops/sum.h>
 #include <fmt/format.h>
 #include <stdio.h>
 
@@ -52,8 +54,8 @@ int main(int argc, char** argv) {
       "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}}})"),
                         std::make_shared<ullage::Ranks>(ullage::comm::MakeSingleComm()));
   engine.Backward(engine.Forward([&] {
-    at::Tensor sum = weights[0].pow(2).sum();
-    for (std::size_t i = 1; i < weights.size(); ++i) sum = sum + weights[i].pow(2).sum();
+    at::Tensor sum = at::sum(weights[0]);
+    for (std::size_t i = 1; i < weights.size(); ++i) sum = at::add(sum, at::sum(weights[i]));
     return sum;
   }));
   engine.Step();
