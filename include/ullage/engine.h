@@ -98,6 +98,9 @@ struct EngineOptions {
   // What lies on the device outside torch's allocator. Absent: what does when the engine is made,
   // and 0 on the CPU and in a dry run.
   std::optional<std::int64_t> outside_bytes = std::nullopt;
+  // Host memory that saves in the background may keep state in: SaveOptions::buffer_bytes. It is in
+  // the plan, as far as a rank saves so much, and is allocated by the first such save.
+  std::int64_t save_buffer_bytes = 0;
 };
 
 struct StepResult {
@@ -134,8 +137,8 @@ struct SaveOptions {
   std::int64_t keep = 0;
   // Return at once and write while training goes on. A step that comes to state which is not
   // written yet copies it to a buffer of `buffer_bytes`, or waits where that has no room; with room
-  // for all that this rank writes (12 bytes for each of its elements) nothing waits. The buffer
-  // stays for the saves that follow.
+  // for all that this rank writes (12 bytes for each of its elements) nothing waits, and more than
+  // that is not allocated. The buffer stays for the saves that follow.
   bool background = false;
   std::int64_t buffer_bytes = 0;
   // The disk; a test passes one that fails. Must outlive the call.

@@ -194,6 +194,10 @@ struct ULLAGE_API Settings {
   // your own as it is.
   bool recompute = false;
   bool dataloader_drop_last = false;
+  // "checkpoint": {"load_universal": ...}. Going on from a checkpoint of DeepSpeed: true reads its
+  // universal form, where a folder has both, and refuses one that has none. Needed for nothing
+  // else: every form is read on any number of ranks.
+  bool load_universal = false;
   bool wall_clock_breakdown = false;
   bool memory_breakdown = false;
   UllageSettings ullage;

@@ -55,34 +55,19 @@ void CheckFiles(files::FileSystem& fs, const std::string& directory, const Manif
 }
 
 CheckpointReader::CheckpointReader(files::FileSystem& fs, std::string directory)
-    : fs_(fs), directory_(std::move(directory)), manifest_(ReadManifest(fs, directory_)) {
-  CheckFiles(fs_, directory_, manifest_);
-  for (const Tensor& tensor : manifest_.tensors) {
-    auto& names = tensor.role == Role::kBuffer ? buffers_ : parameters_;
-    names.emplace(tensor.name, &tensor);
-    for (const std::string& alias : tensor.aliases) names.emplace(alias, &tensor);
-  }
-  shards_.resize(manifest_.files.size());
+    : Source(directory, ReadManifest(fs, directory)), fs_(fs) {
+  CheckFiles(fs_, this->directory(), manifest());
+  shards_.resize(manifest().files.size());
 }
 
 CheckpointReader::~CheckpointReader() = default;
-
-const Tensor* CheckpointReader::Find(const std::string& name) const {
-  const auto found = parameters_.find(name);
-  return found == parameters_.end() ? nullptr : found->second;
-}
-
-const Tensor* CheckpointReader::FindBuffer(const std::string& name) const {
-  const auto found = buffers_.find(name);
-  return found == buffers_.end() ? nullptr : found->second;
-}
 
 const CheckpointReader::Shard& CheckpointReader::ShardOf(std::int64_t file) const {
   const std::lock_guard lock(mutex_);
   std::unique_ptr<Shard>& shard = shards_[static_cast<std::size_t>(file)];
   if (shard) return *shard;
-  const File& entry = manifest_.files[static_cast<std::size_t>(file)];
-  const std::string path = directory_ + "/" + entry.name;
+  const File& entry = manifest().files[static_cast<std::size_t>(file)];
+  const std::string path = directory() + "/" + entry.name;
   auto opened = std::make_unique<Shard>(Shard{file, entry, fs_.OpenForRead(path), {}});
   std::int64_t data_begin = entry.bytes;
   const auto header = files::SafetensorsFile::Open(fs_, path);
@@ -124,11 +109,7 @@ std::span<const std::byte> CheckpointReader::ReadBlock(const Shard& shard, std::
 void CheckpointReader::AddRuns(std::size_t index, const Range& range,
                                std::vector<Run>& runs) const {
   const Tensor& tensor = *range.tensor;
-  if (range.first < 0 || range.numel < 0 || range.first > tensor.numel ||
-      range.numel > tensor.numel - range.first) {
-    throw StateError(fmt::format("{} elements from {} of '{}', which has {}", range.numel,
-                                 range.first, tensor.name, tensor.numel));
-  }
+  CheckRange(range);
   const files::ElementType type = Manifest::TypeOf(tensor, range.part);
   const std::int64_t element_bytes = files::ElementBytes(type);
   for (const Slice& slice : tensor.slices) {
@@ -227,8 +208,8 @@ void CheckpointReader::VerifyAll(const std::function<void(std::int64_t bytes)>& 
   }
   // What the manifest says lies in the files.
   std::vector<Run> runs;
-  for (const Tensor& tensor : manifest_.tensors) {
-    for (const std::string& part : manifest_.PartsOf(tensor)) {
+  for (const Tensor& tensor : manifest().tensors) {
+    for (const std::string& part : manifest().PartsOf(tensor)) {
       runs.clear();
       AddRuns(0, {&tensor, part, 0, tensor.numel}, runs);
     }

@@ -127,7 +127,8 @@ void AddTrain(CLI::App* app, TrainArguments& a) {
       "go on from the last complete checkpoint of OUTPUT, on any number of ranks; from the start "
       "while there is none (off)");
   Path(app, "--resume-from", a.resume_from, "DIR",
-       "go on from this checkpoint, or the last complete one of this folder (none)")
+       "go on from this checkpoint, or the last complete one of this folder; it may be one of "
+       "DeepSpeed (none)")
       ->excludes(resume);
   AddDType(app, "--export-dtype", a.export_dtype,
            "of the written weights: fp32, bf16, fp16 (fp32)");

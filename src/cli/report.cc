@@ -50,6 +50,7 @@ std::string ReportJson(const RunNumbers& run) {
       {"saves", run.saves},
       {"failed_saves", run.failed_saves},
       {"save_ms", run.save_ms},
+      {"last_save_ms", run.last_save_ms},
       {"step_ms", Column(run.steps, &StepNumbers::ms)},
       {"world_size", run.world_size},
       {"stage", run.stage},

@@ -44,7 +44,8 @@ struct RunNumbers {
   std::int64_t resumed_at = 0;  // steps that were done when this run began
   std::int64_t saves = 0;       // checkpoints written
   std::int64_t failed_saves = 0;
-  double save_ms = 0;  // that training stood still for them
+  double save_ms = 0;       // that training stood still for them
+  double last_save_ms = 0;  // that the run waited for the last one, with nothing left to train
   int world_size = 1;
   int stage = 0;
   int interrupted_by = 0;  // signal, or 0

@@ -11,6 +11,7 @@
 #include "checkpoint/block_checksums.h"
 #include "checkpoint/checkpoint_folder.h"
 #include "checkpoint/manifest.h"
+#include "checkpoint/source.h"
 #include "cli/output_directory.h"
 #include "ullage/error.h"
 
@@ -131,7 +132,9 @@ std::optional<std::string> FindCheckpoint(files::FileSystem& fs, const TrainArgu
   }
   std::optional<std::string> from;
   if (!arguments.resume_from.empty()) {
-    from = ResolveCheckpoint(fs, arguments.resume_from, lines);
+    from = checkpoint::IsDeepSpeed(fs, arguments.resume_from)
+               ? arguments.resume_from
+               : ResolveCheckpoint(fs, arguments.resume_from, lines);
     std::error_code ignored;
     if (std::filesystem::equivalent(files::ParentOf(*from), own.path(), ignored)) return from;
   }
@@ -144,13 +147,15 @@ std::optional<std::string> FindCheckpoint(files::FileSystem& fs, const TrainArgu
   return from;
 }
 
-ResumePoint ReadResumePoint(files::FileSystem& fs, const std::string& path) {
-  const checkpoint::Manifest manifest = checkpoint::ReadManifest(fs, path);
+ResumePoint ReadResumePoint(files::FileSystem& fs, const std::string& path, bool prefer_universal) {
+  const auto source = checkpoint::OpenSource(fs, path, prefer_universal);
+  const checkpoint::Manifest& manifest = source->manifest();
   ResumePoint point;
   point.path = path;
   point.steps = manifest.steps();
   point.world_size = manifest.world_size;
-  point.state = ParseRunState(path, manifest.client_state);
+  point.is_foreign = source->is_foreign();
+  if (!point.is_foreign) point.state = ParseRunState(path, manifest.client_state);
   return point;
 }
 

@@ -47,6 +47,9 @@ struct ResumePoint {
   std::string path;             // of the checkpoint
   std::int64_t steps = 0;       // done, skipped ones included
   std::int64_t world_size = 1;  // that wrote it
+  // Another program wrote it, which says nothing of the data. Then all of `state` but the position
+  // is empty, and the position is to be filled in: that of a run of ours after so many steps.
+  bool is_foreign = false;
   RunState state;
 };
 
@@ -57,8 +60,9 @@ struct ResumePoint {
 std::optional<std::string> FindCheckpoint(files::FileSystem& fs, const TrainArguments& arguments,
                                           std::vector<std::string>& lines);
 
-// Reads what the checkpoint says. Throws IoError for one that `ullage train` has not written.
-ResumePoint ReadResumePoint(files::FileSystem& fs, const std::string& path);
+// Reads what the checkpoint says; `prefer_universal` as in checkpoint::OpenSource. Throws IoError
+// for one that neither `ullage train` nor DeepSpeed has written.
+ResumePoint ReadResumePoint(files::FileSystem& fs, const std::string& path, bool prefer_universal);
 
 // `path` itself when it is a checkpoint; else the last complete one in it, or in its folder
 // "checkpoints". Adds a line for each that was passed over. Throws IoError when there is none.

@@ -29,6 +29,8 @@ BatchSizes ResolveBatches(Settings& settings, int world_size) {
 }
 
 std::unique_ptr<models::Model> ModelOnMeta(const std::string& directory, int num_labels) {
+  files::PosixFileSystem fs;
+  if (!fs.Stat(directory + "/config.json")) files::RefuseOwnCheckpoint(fs, directory);
   return models::MakeModel(directory + "/config.json", num_labels, c10::Device(c10::kMeta));
 }
 
@@ -40,7 +42,7 @@ TrainSetup::TrainSetup(files::FileSystem& fs, const TrainArguments& arguments,
                        const Settings& given, int world_size,
                        const std::optional<std::string>& resume_path)
     : settings(given), batch_sizes(ResolveBatches(settings, world_size)) {
-  if (resume_path) resume = ReadResumePoint(fs, *resume_path);
+  if (resume_path) resume = ReadResumePoint(fs, *resume_path, settings.load_universal);
   files::TokenFile train_file = files::TokenFile::Open(fs, arguments.train);
   CheckOutput(fs, arguments.output, arguments.model);
   if (!arguments.report.empty()) CheckFileToWrite(fs, arguments.report, "--report");
@@ -78,8 +80,12 @@ TrainSetup::TrainSetup(files::FileSystem& fs, const TrainArguments& arguments,
   }
   sampler.emplace(lengths, options);
   data_identity = IdentityOf(*sampler, lengths);
-  if (resume) CheckSameData(resume->state.data, data_identity, resume->path);
   steps_per_epoch = sampler->steps_per_epoch();
+  if (resume && resume->is_foreign) {
+    resume->state.position = sampler->After(resume->steps);
+  } else if (resume) {
+    CheckSameData(resume->state.data, data_identity, resume->path);
+  }
   const std::int64_t most = std::numeric_limits<std::int64_t>::max() / steps_per_epoch;
   total_steps =
       arguments.steps > 0 ? arguments.steps : std::min(arguments.epochs, most) * steps_per_epoch;
@@ -101,6 +107,12 @@ std::vector<std::string> TrainSetup::Lines(int world_size) const {
   if (resume) {
     lines.push_back(fmt::format("resuming from {}: {} steps done, on {} ranks then", resume->path,
                                 resume->steps, resume->world_size));
+    if (resume->is_foreign) {
+      lines.push_back(fmt::format(
+          "DeepSpeed wrote it and says nothing of the data: step {} of epoch {} comes next, in the "
+          "order of this seed, so records of that epoch may come twice or not at all",
+          resume->state.position.step + 1, resume->state.position.epoch + 1));
+    }
   }
   lines.push_back("train " + train->Describe());
   if (eval) lines.push_back("eval " + eval->Describe());

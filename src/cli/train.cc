@@ -129,6 +129,7 @@ class Training {
     options.weights = setup_->weights.get();
     if (setup_->resume) options.weights = &no_weights;
     options.cuda = arguments_.cuda;
+    if (arguments_.save_every > 0) options.save_buffer_bytes = arguments_.save_buffer;
     setup_->model->set_recompute(setup_->settings.recompute);
     options.default_no_decay = setup_->model->no_decay_patterns();
     options.operator_bytes = OperatorBytes(arguments_, *setup_, ranks_, options);

@@ -14,7 +14,9 @@
 #include "cli/agreement.h"
 #include "cli/device_batch.h"
 #include "cli/interrupt.h"
+#include "cli/output_directory.h"
 #include "cli/run_state.h"
+#include "files/file_system.h"
 #include "memory/process.h"
 #include "ullage/error.h"
 
@@ -79,8 +81,12 @@ RunNumbers TrainingLoop::Run() {
     if (signal_ == 0 && EvaluationIsDue(number)) EvaluateNow(number);
     if (SaveIsDue(number)) SaveNow(number);
   }
+  // Nothing was left to do: what was loaded stands in this run's own folder all the same.
+  if (run_.steps.empty() && arguments_.save_every > 0 && IsResumedFromElsewhere()) {
+    SaveNow(run_.resumed_at);
+  }
   {
-    const Stopwatch saving(run_.save_ms);
+    const Stopwatch saving(run_.last_save_ms);
     FinishSave();
   }
   run_.save_ms += engine_.statistics().save_wait_ms;
@@ -208,6 +214,11 @@ void TrainingLoop::EvaluateNow(std::int64_t step) {
 bool TrainingLoop::SaveIsDue(std::int64_t step) const {
   if (arguments_.save_every == 0) return false;
   return step % arguments_.save_every == 0 || step == setup_.total_steps || signal_ != 0;
+}
+
+bool TrainingLoop::IsResumedFromElsewhere() const {
+  return setup_.resume &&
+         files::ParentOf(setup_.resume->path) != arguments_.output + "/" + kCheckpoints;
 }
 
 void TrainingLoop::SaveNow(std::int64_t step) {

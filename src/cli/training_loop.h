@@ -51,6 +51,7 @@ class TrainingLoop {
   bool EvaluationIsDue(std::int64_t step) const;
   void EvaluateNow(std::int64_t step);
   bool SaveIsDue(std::int64_t step) const;
+  bool IsResumedFromElsewhere() const;
   void SaveNow(std::int64_t step);
   void FinishSave();
   void SaveFailed(std::int64_t step, const Error& error);

@@ -259,6 +259,7 @@ std::vector<EffectiveSetting> Settings::Effective() const {
   std::visit(SchedulerRows(optimizer.lr, rows), scheduler);
   rows.Add("ignored_parameters", Names(ignored_parameters));
   rows.Add("dataloader_drop_last", dataloader_drop_last);
+  rows.Add("checkpoint.load_universal", load_universal);
   rows.Add("steps_per_print", steps_per_print);
   rows.Add("wall_clock_breakdown", wall_clock_breakdown);
   rows.Add("memory_breakdown", memory_breakdown);

@@ -81,7 +81,7 @@ constexpr KeyInfo kKeys[] = {
      .kind = kString,
      .words = "Warn|Ignore|Fail",
      .reason = "ranks always agree on the tag before anything is written"},
-    Switch("checkpoint.load_universal", "its files are not read", kNotOfferedYet),
+    {.path = "checkpoint.load_universal", .kind = kBool},
     Switch("checkpoint.use_node_local_storage", "one directory holds the output", kNotOfferedYet),
     {.path = "checkpoint.parallel_write"},
     Switch("checkpoint.parallel_write.pipeline_stage", "models are not cut into pipeline stages"),

@@ -58,6 +58,7 @@ void ReadBatches(const FlatSettings& file, Settings& settings) {
   file.Read("gradient_clipping", settings.gradient_clipping);
   file.Read("ignored_parameters", settings.ignored_parameters);
   file.Read("dataloader_drop_last", settings.dataloader_drop_last);
+  file.Read("checkpoint.load_universal", settings.load_universal);
   file.Read("wall_clock_breakdown", settings.wall_clock_breakdown);
   file.Read("memory_breakdown", settings.memory_breakdown);
 }

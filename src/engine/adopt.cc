@@ -211,6 +211,7 @@ Engine::Core::Core(const ParameterList& list, Settings given, std::shared_ptr<Ra
           "the optimizer state of those on the host is on the host, too");
     }
     plan::Target target{ranks->world_size(), comm().AllLocal(), options.cuda};
+    target.save_buffer_bytes = options.save_buffer_bytes;
     if (settings.ullage.device_memory) AskForTheRestOfTheDevice(options, target);
     plan = plan::MakePlan(settings, std::move(specs), target);
     for (std::string& line : plan.BudgetLines()) notes.push_back(std::move(line));

@@ -15,7 +15,7 @@
 
 #include "base/log.h"
 #include "checkpoint/checkpoint_folder.h"
-#include "checkpoint/checkpoint_reader.h"
+#include "checkpoint/source.h"
 #include "engine/checkpoint_state.h"
 #include "engine/saver.h"
 #include "kernels/cast.h"
@@ -25,9 +25,9 @@
 namespace ullage {
 namespace {
 
-using checkpoint::CheckpointReader;
 using checkpoint::Manifest;
 using checkpoint::Role;
+using checkpoint::Source;
 using engine::Agree;
 using engine::CheckpointItem;
 using engine::HeldRange;
@@ -72,7 +72,8 @@ class Loading {
     ShareDirectory();
     Agree(comm(), Number(CheckpointItem::kOpen), [&] {
       core_.store->EndReading();
-      reader_ = std::make_unique<CheckpointReader>(fs_, path_);
+      source_ = checkpoint::OpenSource(fs_, path_, core_.settings.load_universal);
+      notes_ = source_->notes();
       CheckModel();
       ReadLossScale();
       CollectRanges();
@@ -83,7 +84,7 @@ class Loading {
       Agree(comm(), Number(CheckpointItem::kRead), [&] {
         // The exchange above was the one after which nobody reads old weights.
         core_.store->BeginUpdate(/*frozen_too=*/true);
-        reader_->Read(ranges_, [this](std::size_t range, std::int64_t first,
+        source_->Read(ranges_, [this](std::size_t range, std::int64_t first,
                                       const std::byte* values, std::int64_t count) {
           Take(destinations_[range], first, values, count);
         });
@@ -99,19 +100,23 @@ class Loading {
     core_.store->EndUpdate();
     TakeRest();
     comm().Barrier(Number(CheckpointItem::kFinish));
-    const Manifest& manifest = reader_->manifest();
-    return {path_, manifest.applied_steps, manifest.skipped_steps,
+    for (const std::string& note : notes_) {
+      if (is_first()) LogInfo("checkpoint", note);
+    }
+    const Manifest& manifest = source_->manifest();
+    return {source_->directory(), manifest.applied_steps, manifest.skipped_steps,
             static_cast<int>(manifest.world_size), manifest.client_state};
   }
 
  private:
   comm::Comm& comm() const { return core_.comm(); }
   bool is_first() const { return core_.ranks->rank() == 0; }
-  const Manifest& manifest() const { return reader_->manifest(); }
+  const Manifest& manifest() const { return source_->manifest(); }
 
   // A folder of checkpoints stands for the one to go on from.
   void Find() {
     if (fs_.Stat(path_ + "/" + checkpoint::kManifestFile)) return;
+    if (checkpoint::IsDeepSpeed(fs_, path_)) return;
     const checkpoint::CheckpointFolder folder(fs_, path_);
     if (folder.Steps().empty()) return;  // opening it says what is missing
     std::vector<std::string> passed_over;
@@ -161,8 +166,10 @@ class Loading {
     for (const auto& [name, buffer] : core_.buffers) {
       if (buffer.is_meta()) continue;
       buffers.insert(name);
-      const checkpoint::Tensor* tensor = reader_->FindBuffer(name);
-      if (tensor == nullptr) {
+      const checkpoint::Tensor* tensor = source_->FindBuffer(name);
+      if (tensor == nullptr && source_->is_foreign()) {
+        notes_.push_back(fmt::format("{}: the buffer is not in it and stays as it is", name));
+      } else if (tensor == nullptr) {
         problems.push_back(fmt::format("{}: the buffer is not in the checkpoint", name));
       } else if (tensor->shape != buffer.sizes().vec() ||
                  tensor->type != engine::ToElementType(buffer.scalar_type())) {
@@ -175,7 +182,9 @@ class Loading {
     for (const checkpoint::Tensor& tensor : manifest().tensors) {
       const bool known =
           tensor.role == Role::kBuffer ? buffers.contains(tensor.name) : used.contains(&tensor);
-      if (!known) problems.push_back(fmt::format("{}: is not in the model", tensor.name));
+      if (known) continue;
+      const bool matters = tensor.role != Role::kBuffer || !source_->is_foreign();
+      (matters ? problems : notes_).push_back(fmt::format("{}: is not in the model", tensor.name));
     }
     if (!options_.weights_only) CheckOptimizer(problems);
     if (problems.empty()) return;
@@ -199,6 +208,8 @@ class Loading {
                                    engine::OptimizerName(type),
                                    fmt::join(engine::MomentNames(core_.plan, type), ", "),
                                    manifest().optimizer, fmt::join(manifest().moments, ", ")));
+    if (!source_->is_foreign()) return;
+    for (const std::string& note : source_->notes()) problems.push_back(note);
   }
 
   // A scale that another precision never used says nothing about this one.
@@ -213,9 +224,9 @@ class Loading {
 
   // A tied parameter may go by any of its names.
   const checkpoint::Tensor* Find(const engine::DistinctParameter& parameter) const {
-    if (const checkpoint::Tensor* tensor = reader_->Find(parameter.spec.name)) return tensor;
+    if (const checkpoint::Tensor* tensor = source_->Find(parameter.spec.name)) return tensor;
     for (const std::string& alias : parameter.aliases) {
-      if (const checkpoint::Tensor* tensor = reader_->Find(alias)) return tensor;
+      if (const checkpoint::Tensor* tensor = source_->Find(alias)) return tensor;
     }
     return nullptr;
   }
@@ -264,9 +275,10 @@ class Loading {
   void ReadBuffers() {
     for (const auto& [name, buffer] : core_.buffers) {
       if (buffer.is_meta()) continue;
+      const checkpoint::Tensor* tensor = source_->FindBuffer(name);
+      if (tensor == nullptr) continue;
       at::Tensor values = at::empty(buffer.sizes(), at::TensorOptions().dtype(buffer.dtype()));
-      const checkpoint::Tensor* tensor = reader_->FindBuffer(name);
-      reader_->ReadInto({tensor, "buffer", 0, tensor->numel},
+      source_->ReadInto({tensor, "buffer", 0, tensor->numel},
                         static_cast<std::byte*>(values.mutable_data_ptr()));
       buffers_.emplace_back(buffer, std::move(values));
     }
@@ -276,7 +288,7 @@ class Loading {
   void ReadRandomStates() {
     if (options_.weights_only || manifest().world_size != core_.ranks->world_size()) return;
     for (const auto& [name, state] : torchx::GeneratorStates(core_.memory.device())) {
-      const std::vector<std::byte> bytes = reader_->ReadWhole(
+      const std::vector<std::byte> bytes = source_->ReadWhole(
           core_.ranks->rank(), checkpoint::NameInFile(engine::kRandomPart, name));
       // Another torch, or none when the checkpoint was written on another device.
       if (static_cast<std::int64_t>(bytes.size()) != state.numel()) continue;
@@ -292,7 +304,7 @@ class Loading {
     if (options_.weights_only) return;
     core_.applied_steps = manifest().applied_steps;
     core_.skipped_steps = manifest().skipped_steps;
-    core_.seed = manifest().seed;
+    if (!source_->is_foreign()) core_.seed = manifest().seed;
     core_.scaler = *scaler_;
     for (const auto& [name, state] : random_states_) {
       torchx::SetGeneratorState(name, state, core_.memory.device());
@@ -304,7 +316,8 @@ class Loading {
   files::PosixFileSystem disk_;
   files::FileSystem& fs_;
   std::string path_;
-  std::unique_ptr<CheckpointReader> reader_;
+  std::unique_ptr<Source> source_;
+  std::vector<std::string> notes_;
   std::vector<checkpoint::Range> ranges_;
   std::vector<Destination> destinations_;                   // of each range
   std::vector<std::pair<at::Tensor, at::Tensor>> buffers_;  // and their new values

@@ -72,10 +72,11 @@ void Saver::Begin(const std::string& folder, const SaveOptions& options) {
     unit.numel += tensors_[i].piece.numel;
     unit.progress = Progress::kPending;
   }
-  const std::int64_t wanted = options.background ? options.buffer_bytes / 4 * 4 : 0;
+  const std::int64_t wanted =
+      options.background ? std::min(options.buffer_bytes / 4 * 4, core_.plan.SavedBytes()) : 0;
   if (wanted > buffer_.size()) {
     buffer_ = {};
-    buffer_ = core_.memory.Allocate(memory::Tag::kData, {wanted, 0}, plan::Tier::kHost);
+    buffer_ = core_.memory.Allocate(memory::Tag::kSaves, {wanted, 0}, plan::Tier::kHost);
   }
   if (!is_first()) return;
   folder_->Prepare();

@@ -204,7 +204,20 @@ void DeepSpeedBuilder::AddShared(const PickleValue& root, const std::string& pat
 void DeepSpeedBuilder::ReadLossScale(const PickleValue& optimizer) {
   const auto scaler = optimizer.Find("loss_scaler");
   const auto scale = scaler ? scaler->Find("cur_scale") : optimizer.Find("cur_scale");
-  if (scale) result_.loss_scale_ = scale->Number("cur_scale");
+  if (!scale) return;
+  result_.loss_scale_ = scale->Number("cur_scale");
+  const auto dynamic = optimizer.Find("dynamic_loss_scale");
+  if (!dynamic || dynamic->IsNone() || !dynamic->Bool("dynamic_loss_scale")) return;
+  // FP16_Optimizer has these beside the scale, and says nothing of hysteresis.
+  const PickleValue counters = scaler ? *scaler : optimizer;
+  const auto number = [&](const char* key, std::int64_t otherwise) {
+    const auto value = counters.Find(key);
+    return value && !value->IsNone() ? value->Integer(key) : otherwise;
+  };
+  result_.dynamic_loss_scale_ = {.scale = *result_.loss_scale_,
+                                 .iteration = number("cur_iter", 0),
+                                 .last_overflow = number("last_overflow_iter", -1),
+                                 .hysteresis_left = number("cur_hysteresis", 1)};
 }
 
 void DeepSpeedBuilder::ReadGroup(const Source& source, const PickleValue& state,

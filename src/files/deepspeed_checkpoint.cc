@@ -24,11 +24,13 @@ const char* NameOf(DeepSpeedState state) {
 }  // namespace
 
 bool DeepSpeedCheckpoint::IsOne(FileSystem& fs, const std::string& directory) {
-  return FindDeepSpeedFiles(fs, directory).has_value();
+  const auto files = FindDeepSpeedFiles(fs, directory);
+  return files && !(files->model.empty() && files->optimizer.empty());
 }
 
-DeepSpeedCheckpoint DeepSpeedCheckpoint::Open(FileSystem& fs, const std::string& directory) {
-  const auto files = FindDeepSpeedFiles(fs, directory);
+DeepSpeedCheckpoint DeepSpeedCheckpoint::Open(FileSystem& fs, const std::string& directory,
+                                              bool prefer_universal) {
+  const auto files = FindDeepSpeedFiles(fs, directory, prefer_universal);
   if (!files || files->model.empty()) {
     throw IoError((files ? files->folder : directory) + ": holds no *_model_states.pt of DeepSpeed",
                   "name the folder that save_checkpoint was given, or the one that `latest` names");

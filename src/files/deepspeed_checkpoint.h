@@ -58,14 +58,23 @@ class DeepSpeedCheckpoint {
     std::optional<double> optimizer_step;  // Adam's t
   };
 
+  struct DynamicLossScale {
+    double scale = 1;
+    std::int64_t iteration = 0;
+    std::int64_t last_overflow = -1;  // -1: none
+    std::int64_t hysteresis_left = 1;
+  };
+
   // True when `directory` is one, by its files' names. Throws as FindDeepSpeedFiles does.
   static bool IsOne(FileSystem& fs, const std::string& directory);
 
-  // `directory` is the folder that save_checkpoint was given (its file `latest` is followed) or
-  // that of one checkpoint. Reads and checks the pickles of every rank's files, one after the
-  // other, and no tensor. Throws IoError for missing and inconsistent files, UnsupportedError for
-  // models that were split in other ways. `fs` must outlive the result, which holds no file open.
-  static DeepSpeedCheckpoint Open(FileSystem& fs, const std::string& directory);
+  // `directory` is the folder that save_checkpoint was given (its file `latest` is followed, or,
+  // with `prefer_universal`, first `latest_universal`) or that of one checkpoint. Reads and checks
+  // the pickles of every rank's files, one after the other, and no tensor. Throws IoError for
+  // missing and inconsistent files, UnsupportedError for models that were split in other ways. `fs`
+  // must outlive the result, which holds no file open.
+  static DeepSpeedCheckpoint Open(FileSystem& fs, const std::string& directory,
+                                  bool prefer_universal = false);
 
   const std::string& folder() const { return folder_; }
   int stage() const { return stage_; }  // 0 to 3
@@ -75,6 +84,8 @@ class DeepSpeedCheckpoint {
   std::int64_t skipped_steps() const { return skipped_steps_; }
   std::int64_t global_samples() const { return global_samples_; }
   std::optional<double> loss_scale() const { return loss_scale_; }
+  // That of fp16 where it grows and shrinks, as optim::LossScaleState counts.
+  const std::optional<DynamicLossScale>& dynamic_loss_scale() const { return dynamic_loss_scale_; }
   // Of DeepSpeed's own schedules.
   std::optional<std::int64_t> last_batch_iteration() const { return last_batch_iteration_; }
   // Why moments are not readable, or empty.
@@ -106,6 +117,7 @@ class DeepSpeedCheckpoint {
   std::int64_t skipped_steps_ = 0;
   std::int64_t global_samples_ = 0;
   std::optional<double> loss_scale_;
+  std::optional<DynamicLossScale> dynamic_loss_scale_;
   std::optional<std::int64_t> last_batch_iteration_;
   std::string moments_note_;
   std::vector<std::string> files_;  // that pieces are in

@@ -1,6 +1,7 @@
 #include "files/deepspeed_files.h"
 
 #include <algorithm>
+#include <array>
 #include <string_view>
 
 #include <fmt/format.h>
@@ -83,10 +84,13 @@ DeepSpeedFiles FilesOf(FileSystem& fs, const std::string& folder) {
 
 }  // namespace
 
-std::optional<DeepSpeedFiles> FindDeepSpeedFiles(FileSystem& fs, const std::string& directory) {
+std::optional<DeepSpeedFiles> FindDeepSpeedFiles(FileSystem& fs, const std::string& directory,
+                                                 bool prefer_universal) {
   const auto status = fs.Stat(directory);
   if (!status || !status->is_directory) return std::nullopt;
-  for (const char* latest : {"/latest", "/latest_universal"}) {
+  std::array<const char*, 2> names = {"/latest", "/latest_universal"};
+  if (prefer_universal) std::ranges::reverse(names);
+  for (const char* latest : names) {
     const std::string path = directory + latest;
     const auto file = fs.Stat(path);
     if (!file || !file->is_regular) continue;

@@ -17,10 +17,11 @@ struct DeepSpeedFiles {
   bool universal = false;                // parameters are in folder/zero/NAME/
 };
 
-// Takes the folder that save_checkpoint was given, whose file `latest` names the newest checkpoint,
-// or that of one checkpoint. nullopt when it is neither. Throws IoError for a `latest` that names
-// nothing in the folder and for a rank that has two files, UnsupportedError for models that were
-// split by tensors, layers or experts.
-std::optional<DeepSpeedFiles> FindDeepSpeedFiles(FileSystem& fs, const std::string& directory);
+// Takes the folder that save_checkpoint was given, whose file `latest` names the newest checkpoint
+// (`latest_universal` the newest that was converted), or that of one checkpoint. nullopt when it is
+// neither. Throws IoError for a `latest` that names nothing in the folder and for a rank that has
+// two files, UnsupportedError for models that were split by tensors, layers or experts.
+std::optional<DeepSpeedFiles> FindDeepSpeedFiles(FileSystem& fs, const std::string& directory,
+                                                 bool prefer_universal = false);
 
 }  // namespace ullage::files

@@ -81,7 +81,7 @@ class DeepSpeedWeights final : public TensorFile {
   std::string Note() const override {
     return fmt::format(
         "weights from {}, which DeepSpeed wrote at stage {} on {} ranks after {} steps; the "
-        "optimizer starts anew",
+        "optimizer starts anew (--resume-from goes on with it)",
         path(), checkpoint_.stage(), checkpoint_.ranks(), checkpoint_.global_steps());
   }
   void Read(const TensorInfo& tensor, std::int64_t first, std::int64_t count,

@@ -113,6 +113,21 @@ std::map<std::string, std::string> ReadIndex(FileSystem& fs, const std::string& 
 
 }  // namespace
 
+// By the names of files: the format is no matter of this room (docs/checkpoint_format.md).
+void RefuseOwnCheckpoint(FileSystem& fs, const std::string& directory) {
+  const auto status = fs.Stat(directory);
+  if (!status || !status->is_directory) return;
+  const std::vector<std::string> names = fs.List(directory);
+  const bool is_one = std::ranges::any_of(names, [&](const std::string& name) {
+    return name == "manifest.json" ||
+           (name.starts_with("step-") && fs.Stat(directory + "/" + name + "/manifest.json"));
+  });
+  if (!is_one) return;
+  throw IoError(directory + ": holds a checkpoint of a training, no model",
+                "go on from it: --resume-from that folder, with --model as the run had it; or make "
+                "a model of it: ullage export --checkpoint");
+}
+
 void WeightFiles::AddFile(std::unique_ptr<TensorFile> file) {
   files_.push_back(std::move(file));
   const std::size_t index = files_.size() - 1;
@@ -169,6 +184,7 @@ WeightFiles WeightFiles::Open(FileSystem& fs, const std::string& directory) {
     std::sort(result.names_.begin(), result.names_.end());
     return result;
   }
+  RefuseOwnCheckpoint(fs, directory);
   if (DeepSpeedCheckpoint::IsOne(fs, directory)) {
     result.AddFile(OpenDeepSpeedWeights(fs, directory));
     std::sort(result.names_.begin(), result.names_.end());

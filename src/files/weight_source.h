@@ -54,4 +54,8 @@ class WeightFiles {
   std::vector<std::string> notes_;
 };
 
+// Throws IoError that says what to do with it when `directory` holds a checkpoint of ours, which is
+// easily taken for a model.
+void RefuseOwnCheckpoint(FileSystem& fs, const std::string& directory);
+
 }  // namespace ullage::files

@@ -236,8 +236,17 @@ Plan MakePlan(const Settings& settings, std::vector<layout::ParameterSpec> param
                              settings.zero.offload_param.device != OffloadDevice::kNone);
   PlaceState(settings, plan);
   SizeBuffers(settings, target, plan);
+  plan.save_buffer_bytes = std::min(target.save_buffer_bytes / 4 * 4, plan.SavedBytes());
   if (settings.ullage.device_memory) FitToBudget(settings, target, plan);
   return plan;
+}
+
+std::int64_t Plan::SavedBytes() const {
+  std::int64_t bytes = 0;
+  for (const UnitPlan& plan : units) {
+    bytes += 4 * plan.unit.slice_numel * (plan.unit.trainable ? 1 + moments : 1);
+  }
+  return bytes;
 }
 
 std::int64_t Plan::HeldNumel(int index) const {
@@ -290,6 +299,7 @@ TagBytes Plan::BytesOfBuffers(Tier tier) const {
     bytes[static_cast<std::size_t>(Tag::kPadding)] += buffer.padding;
   };
   add(Tag::kSlots, Tier::kDevice, {ring_bytes, 0});
+  add(Tag::kSaves, Tier::kHost, {save_buffer_bytes, 0});
   add(Tag::kBuckets, Tier::kHost, {landing_bytes + disk_slot_bytes, 0});
   add(Tag::kBuckets, Tier::kDisk, {0, MakeDiskLayout(*this).padding});
   add(Tag::kBuckets, Tier::kDevice, {stream_bytes, 0});

@@ -47,6 +47,8 @@ struct Target {
   // hold at a time (activations, workspaces), and what lies there outside torch's allocator.
   std::int64_t operator_bytes = 0;
   std::int64_t outside_bytes = 0;
+  // Of the host, what saves in the background may hold at most (EngineOptions).
+  std::int64_t save_buffer_bytes = 0;
 };
 
 struct Plan {
@@ -79,6 +81,9 @@ struct Plan {
   std::int64_t staging_ring_bytes = 0;
   std::int64_t own_staging_bytes = 0;
   std::int64_t descriptor_bytes = 0;
+  // Host memory that keeps state for a checkpoint which is being written; no more than a rank
+  // saves.
+  std::int64_t save_buffer_bytes = 0;
   // For a peer's sums while every rank updates everything (stage 0).
   std::int64_t sums_tile_bytes = 0;
   // The buffers of an all-to-all, when ranks are on several hosts.
@@ -102,6 +107,8 @@ struct Plan {
     const UnitPlan& plan = units[static_cast<std::size_t>(unit)];
     return on_cuda && plan.unit.trainable && plan.home == Tier::kHost;
   }
+  // At least what a rank writes of parameters and moments to a checkpoint, as fp32.
+  std::int64_t SavedBytes() const;
   // Elements of a unit that a rank holds, padding included: its slice, or all of them.
   std::int64_t HeldNumel(int unit) const;
   DType sums_dtype(int unit) const {

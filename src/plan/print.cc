@@ -61,6 +61,7 @@ std::string Plan::ToJson() const {
               {"landing_bytes", landing_bytes},
               {"stream_bytes", stream_bytes},
               {"disk_slot_bytes", disk_slot_bytes},
+              {"save_buffer_bytes", save_buffer_bytes},
               {"staging_ring_bytes", staging_ring_bytes},
               {"own_staging_bytes", own_staging_bytes},
               {"sums_tile_bytes", sums_tile_bytes},
@@ -92,6 +93,7 @@ std::string Plan::ToText() const {
   std::vector<std::int64_t> totals(static_cast<std::size_t>(columns));
   for (std::size_t tag = 0; tag < kTagCount; ++tag) {
     if (static_cast<Tag>(tag) == Tag::kData) continue;  // not the plan's
+    if (static_cast<Tag>(tag) == Tag::kSaves && save_buffer_bytes == 0) continue;
     text += fmt::format("{:<12}", kTagNames[tag]);
     for (int rank = 0; rank < columns; ++rank) {
       const std::int64_t bytes = BytesOfRank(rank)[tag];

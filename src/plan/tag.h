@@ -17,12 +17,13 @@ enum class Tag : std::uint8_t {
   kBuckets,    // gradients on their way to their owners
   kPadding,    // alignment inside the buffers of the tags above
   kData,       // batches
+  kSaves,      // state that changes before a checkpoint in the background has it
 };
 
-inline constexpr std::size_t kTagCount = 8;
+inline constexpr std::size_t kTagCount = 9;
 
 inline constexpr std::array<std::string_view, kTagCount> kTagNames = {
-    "weights", "master", "moments", "gradients", "slots", "buckets", "padding", "data"};
+    "weights", "master", "moments", "gradients", "slots", "buckets", "padding", "data", "saves"};
 
 constexpr std::string_view Name(Tag tag) {
   return kTagNames[static_cast<std::size_t>(tag)];

@@ -55,6 +55,7 @@ std::int64_t BytesBesideWindow(const Plan& plan, const WindowPlan& window, int r
       take(unit.home, GradientBytes(unit, rank, DType::kFloat32).total());
     }
   }
+  take(Tier::kHost, plan.save_buffer_bytes);  // in no arena: it comes with the first save
   // The plan counts the descriptors where the gradients are that they tell of.
   take(Tier::kDevice, plan.staging_ring_bytes + plan.own_staging_bytes + plan.descriptor_bytes);
   return bytes;

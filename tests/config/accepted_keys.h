@@ -249,7 +249,7 @@ flops_profiler.detailed: inert
 flops_profiler.output_file: inert
 checkpoint: honoured
 checkpoint.tag_validation: no effect
-checkpoint.load_universal: not offered yet
+checkpoint.load_universal: honoured
 checkpoint.use_node_local_storage: not offered yet
 checkpoint.parallel_write: honoured
 checkpoint.parallel_write.pipeline_stage: not offered

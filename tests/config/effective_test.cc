@@ -120,7 +120,8 @@ TEST(Effective, EveryRowOfAFixedScaleIsShownOnce) {
 TEST(Effective, EveryGivenKeyThatIsObeyedHasARow) {
   const Settings settings = Settings::FromText(R"({
     "train_batch_size": 8, "steps_per_print": 5, "gradient_clipping": 0.5,
-    "ignored_parameters": ["a"], "dataloader_drop_last": true, "wall_clock_breakdown": true,
+    "ignored_parameters": ["a"], "dataloader_drop_last": true,
+    "checkpoint": {"load_universal": true}, "wall_clock_breakdown": true,
     "memory_breakdown": true,
     "fp16": {"enabled": true, "initial_scale_power": 8, "loss_scale_window": 5, "hysteresis": 1,
              "consecutive_hysteresis": true, "min_loss_scale": 2},

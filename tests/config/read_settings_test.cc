@@ -33,7 +33,7 @@ TEST(ReadSettings, TopLevelKeysReachTheirFields) {
   const Settings settings = Settings::FromText(R"({
     "train_batch_size": 64, "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 8,
     "steps_per_print": 2000, "gradient_clipping": 0.5, "dataloader_drop_last": true,
-    "wall_clock_breakdown": true, "memory_breakdown": true,
+    "wall_clock_breakdown": true, "memory_breakdown": true, "checkpoint": {"load_universal": true},
     "ignored_parameters": ["rotary_emb.*", "^head"]})");
   EXPECT_EQ(settings.train_batch_size, 64);
   EXPECT_EQ(settings.train_micro_batch_size_per_gpu, 4);
@@ -41,6 +41,7 @@ TEST(ReadSettings, TopLevelKeysReachTheirFields) {
   EXPECT_EQ(settings.steps_per_print, 2000);
   EXPECT_EQ(settings.gradient_clipping, 0.5);
   EXPECT_TRUE(settings.dataloader_drop_last);
+  EXPECT_TRUE(settings.load_universal);
   EXPECT_TRUE(settings.wall_clock_breakdown);
   EXPECT_TRUE(settings.memory_breakdown);
   EXPECT_EQ(settings.ignored_parameters, (std::vector<std::string>{"rotary_emb.*", "^head"}));

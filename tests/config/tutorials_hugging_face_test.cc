@@ -248,6 +248,12 @@ const Tutorial kTutorials[] = {
   "train_micro_batch_size_per_gpu": 1
 })",
      3, kBFloat16, 1e-3, 1, 1, 0, OffloadDevice::kNvme, kCpu},
+
+    {"UniversalCheckpoint", R"({
+  "checkpoint": {"load_universal": true},
+  "train_micro_batch_size_per_gpu": 1
+})",
+     0, kFloat32, 1e-3, 1, 1, 0},
 };
 
 class HuggingFaceGuides : public testing::TestWithParam<Tutorial> {};
@@ -259,11 +265,6 @@ TEST_P(HuggingFaceGuides, AreRead) {
 INSTANTIATE_TEST_SUITE_P(All, HuggingFaceGuides, testing::ValuesIn(kTutorials), NameOf);
 
 const RefusedTutorial kRefused[] = {
-    {"UniversalCheckpoint", R"({
-  "checkpoint": {"load_universal": true},
-  "train_micro_batch_size_per_gpu": 1
-})",
-     "checkpoint.load_universal: true is recognised but not offered yet"},
     {"TorchAutocast", R"({
   "torch_autocast": {"enabled": true, "dtype": "bfloat16",
                      "lower_precision_safe_modules": ["torch.nn.modules.linear.Linear"]},

@@ -182,7 +182,7 @@ def test_killed_at_random_moments_it_ends_as_if_it_never_was(shop, unbroken):
             reached = 0
             continue
         assert "damaged" not in text and "not fit" not in text, text
-        inspected = run("inspect", output, "--json", "--verify")
+        inspected = run("inspect", output, "--json", "--verify", timeout=300)
         if complete(folder):
             assert inspected.returncode == 0, inspected.stderr
             steps = json.loads(inspected.stdout)["applied_steps"]

@@ -15,7 +15,8 @@ from conftest import ROOT, ULLAGE, make_records, run_well, write_config
 BF16 = {"bf16": {"enabled": True}}
 REPORT_KEYS = {"loss", "grad_norm", "lr", "eval_accuracy", "tokens_per_s", "padding_share",
                "skipped_steps", "peak_bytes", "rss_peak_bytes", "parameters_sha256"}
-TAGS = {"weights", "master", "moments", "gradients", "slots", "buckets", "padding", "data"}
+TAGS = {"weights", "master", "moments", "gradients", "slots", "buckets", "padding", "data",
+        "saves"}
 
 
 def loss_and_accuracy(folder, records, labels):

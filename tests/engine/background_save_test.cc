@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <future>
@@ -104,6 +105,36 @@ TEST(BackgroundSave, ChangesNothingForTraining) {
     // The engine's end waits for the last.
     if (save) {
       EXPECT_EQ(scratch.Read("all/latest"), "step-00000005\n");
+    }
+  }
+}
+
+TEST(BackgroundSave, TheBufferIsInThePlanAsItIsInTheLedger) {
+  const auto of_saves = [](const std::vector<std::pair<std::string, std::int64_t>>& bytes) {
+    return std::ranges::find(bytes, "saves", &std::pair<std::string, std::int64_t>::first)->second;
+  };
+  for (const std::int64_t buffer_bytes : {0, 6000, 1 << 30}) {
+    for (const int stage : {0, 3}) {
+      const Scratch scratch;
+      OnRanks(2, [&](std::shared_ptr<Ranks> ranks) {
+        KeptModel model;
+        EngineOptions options;
+        options.save_buffer_bytes = buffer_bytes;
+        Engine engine(model.List(), KeptSettings({stage, 2}, kBf16), ranks, options);
+        SaveOptions save;
+        save.background = true;
+        save.buffer_bytes = buffer_bytes;
+        EXPECT_EQ(of_saves(engine.memory().now), 0);
+        engine.SaveCheckpoint(scratch / "all", save);
+        TrainSteps(engine, model, 0, 1);
+        engine.FinishSaving();
+        EXPECT_EQ(of_saves(engine.memory().peak), of_saves(engine.planned_bytes()));
+        const bool shown = engine.PlanText().find("\nsaves ") != std::string::npos;
+        EXPECT_EQ(shown, buffer_bytes > 0);
+        // No more than there is to keep: weights, two moments, and padding.
+        const std::int64_t most = buffer_bytes == 1 << 30 ? 40'000 : buffer_bytes;
+        EXPECT_LE(of_saves(engine.planned_bytes()), most);
+      });
     }
   }
 }

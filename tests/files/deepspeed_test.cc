@@ -293,6 +293,44 @@ TEST(DeepSpeed, SplitModelsAreNotOffered) {
             std::string::npos);
 }
 
+TEST(DeepSpeed, ADynamicLossScaleHasItsCounters) {
+  const auto scale_of = [](bool dynamic) {
+    PosixFileSystem fs;
+    Scratch scratch;
+    scratch.Write("mp_rank_00_model_states.pt", TorchZip(PickleText()
+                                                             .Raw("}(")
+                                                             .Text("module")
+                                                             .Op('}')
+                                                             .Text("optimizer")
+                                                             .Raw("}(")
+                                                             .Text("dynamic_loss_scale")
+                                                             .Op(dynamic ? '\x88' : '\x89')
+                                                             .Text("loss_scaler")
+                                                             .Raw("}(")
+                                                             .Text("cur_scale")
+                                                             .Number(2048)
+                                                             .Text("cur_iter")
+                                                             .Number(9)
+                                                             .Text("last_overflow_iter")
+                                                             .Number(4)
+                                                             .Text("cur_hysteresis")
+                                                             .Number(2)
+                                                             .Raw("uuu")
+                                                             .End(),
+                                                         {}));
+    const auto checkpoint = DeepSpeedCheckpoint::Open(fs, scratch.path());
+    EXPECT_EQ(checkpoint.loss_scale(), 2048);
+    return checkpoint.dynamic_loss_scale();
+  };
+  const auto scale = scale_of(true);
+  ASSERT_TRUE(scale.has_value());
+  EXPECT_EQ(scale->scale, 2048);
+  EXPECT_EQ(scale->iteration, 9);
+  EXPECT_EQ(scale->last_overflow, 4);
+  EXPECT_EQ(scale->hysteresis_left, 2);
+  EXPECT_FALSE(scale_of(false).has_value());
+}
+
 TEST(DeepSpeed, ShapesThatTheFilesDoNotHoldAreRefused) {
   PosixFileSystem fs;
   const auto open = [&](const std::vector<std::int64_t>& shape, std::int64_t partition_count = 1) {

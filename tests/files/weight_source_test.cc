@@ -178,6 +178,21 @@ TEST(WeightFiles, APickleOfSomethingElseIsNamed) {
   EXPECT_NE(OpenError(scratch.path()).find("\"w\" comes twice"), std::string::npos);
 }
 
+TEST(WeightFiles, ACheckpointOfATrainingIsNoModel) {
+  Scratch scratch;
+  PosixFileSystem fs;
+  std::filesystem::create_directories(scratch / "run/step-00000003");
+  scratch.Write("run/step-00000003/manifest.json", "{}");
+  scratch.Write("run/latest", "step-00000003\n");
+  for (const char* folder : {"run", "run/step-00000003"}) {
+    const std::string message =
+        MessageOf<IoError>([&] { WeightFiles::Open(fs, scratch / folder); });
+    EXPECT_NE(message.find("holds a checkpoint of a training, no model"), std::string::npos)
+        << message;
+    EXPECT_NE(message.find("ullage export --checkpoint"), std::string::npos) << message;
+  }
+}
+
 TEST(WeightFiles, AFolderWithoutWeightsSaysWhatWasExpected) {
   Scratch scratch;
   EXPECT_NE(OpenError(scratch.path()).find("neither model.safetensors nor pytorch_model.bin"),
