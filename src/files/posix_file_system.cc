@@ -67,13 +67,25 @@ class PosixWritableFile final : public WritableFile {
       : WritableFile(std::move(path), end), fd_(fd) {}
 
   Transfer WriteSome(std::int64_t offset, const void* data, std::size_t bytes) override {
-    return Moved(pwrite(fd_.get(), data, bytes, offset));
+    const Transfer moved = Moved(pwrite(fd_.get(), data, bytes, offset));
+    StartWriting(offset + static_cast<std::int64_t>(moved.bytes));
+    return moved;
   }
   int TrySync() override { return fsync(fd_.get()) == 0 ? 0 : errno; }
   int TryClose() override { return fd_.Close(); }
 
  private:
+  // The device writes the first part of a large file while the next is made, instead of all of it
+  // at the end. Where the system cannot, Sync does it all.
+  void StartWriting(std::int64_t end) {
+    constexpr std::int64_t kPart = 8 << 20;
+    if (end < started_ + kPart) return;
+    sync_file_range(fd_.get(), started_, end - started_, SYNC_FILE_RANGE_WRITE);
+    started_ = end;
+  }
+
   Descriptor fd_;
+  std::int64_t started_ = 0;
 };
 
 std::unique_ptr<WritableFile> OpenForWrite(const std::string& path, int flags) {
