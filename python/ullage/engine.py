@@ -28,6 +28,16 @@ def engines():
     return list({id(engine): engine for engine in _engine_of.values()}.values())
 
 
+class _Ended:
+    """In the place of an engine's core after destroy."""
+
+    def __getattr__(self, name):
+        raise _C.StateError(
+            "this engine has ended (destroy, or a second initialize on its model)\nhint: use the engine "
+            "that initialize returned last"
+        )
+
+
 class Engine(torch.nn.Module):
     """Made by `ullage.initialize`. Unknown attributes are those of the model, `module`.
 
@@ -159,14 +169,11 @@ class Engine(torch.nn.Module):
 
     def _publish_groups(self):
         """Shows in the optimizer's groups what the next step will use."""
-        if self.optimizer is None:
-            return
-        follows_config = self._settings.has_scheduler and len(self._published) > 0
+        if self.optimizer is None or (self._published and not self._settings.has_scheduler):
+            return  # nothing has changed them
+        for index, (_, weight_decay) in enumerate(self._published):
+            self._core.set_group(index, None, weight_decay)  # the config's rate holds again
         groups = self._core.groups()
-        if follows_config:
-            for index, group in enumerate(groups):
-                self._core.set_group(index, None, group.weight_decay)
-            groups = self._core.groups()
         self._published = [(group.lr, group.weight_decay) for group in groups]
         for own, group in zip(self.optimizer.param_groups, groups):
             own["lr"], own["weight_decay"] = group.lr, group.weight_decay
@@ -344,7 +351,7 @@ class Engine(torch.nn.Module):
         """Gives the parameters back and ends the engine. Sliced ones lose their bytes."""
         for key in self._names:
             _engine_of.pop(key, None)
-        self._core = None
+        self._core = _Ended()
 
     def _name_of(self, parameter):
         return self._names[id(parameter)]

@@ -1,14 +1,17 @@
 """`ullage.initialize`, with the arguments of `deepspeed.initialize`."""
 
+import logging
+
 import torch
 
 from ullage import _C
 from ullage import optimizer as optimizers
 from ullage import ranks as rank_group
 from ullage.config import read_config
-from ullage.engine import Engine
-from ullage.loader import EngineLoader
+from ullage.engine import Engine, engine_of
 from ullage.scheduler import ConfigScheduler
+
+log = logging.getLogger("ullage")
 
 
 def initialize(
@@ -53,6 +56,8 @@ def initialize(
     settings = read_config(_choose_config(args, config, config_params))
     ranks = rank_group.connect(settings.timeout_seconds)
 
+    _end_former_engine(model, ranks)
+
     if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
         optimizer = optimizer(_parameters(model, model_parameters))
     if optimizer is not None:
@@ -83,6 +88,19 @@ def initialize(
         loader = engine.deepspeed_io(training_data, collate_fn=collate_fn)
         engine.training_dataloader = loader
     return engine, engine.optimizer, loader, lr_scheduler
+
+
+def _end_former_engine(model, ranks):
+    """A cell that is run again: two engines would take each other's gradients."""
+    former = {id(e): e for e in map(engine_of, model.parameters()) if e is not None}
+    for engine in former.values():
+        if ranks.world_size > 1:
+            raise _C.ConfigError(
+                "the model has an engine already, and its slices would be lost\nhint: save what is "
+                "needed, call engine.destroy() and make the model anew"
+            )
+        log.warning("the model had an engine, which ends; its weights stay, its optimizer state does not")
+        engine.destroy()
 
 
 def _choose_config(args, config, config_params):

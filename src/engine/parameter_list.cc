@@ -5,6 +5,7 @@
 
 #include <unordered_map>
 
+#include "torchx/interception.h"
 #include "ullage/error.h"
 
 namespace ullage {
@@ -58,6 +59,10 @@ std::vector<DistinctParameter> FindDistinct(const ParameterList& list, DType wei
     if (tensor.scalar_type() == at::kDouble) {
       throw UnsupportedError(fmt::format("parameter '{}' is fp64", name),
                              "convert the model to fp32 before the engine is made");
+    }
+    if (torchx::FindManaged(tensor) != nullptr) {
+      throw ConfigError(fmt::format("parameter '{}' has an engine already", name),
+                        "end that engine first, or make the new one of another model");
     }
     const c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
     const bool shares = tensor.numel() > 0 && by_storage.count(storage) > 0;

@@ -296,3 +296,41 @@ def test_whole_state_is_read_and_set():
         ullage.full_optimizer_state(weight, "exp_max")
     with pytest.raises(ullage.ConfigError, match="belongs to no engine"):
         ullage.full_parameter(torch.ones(2))
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_model_that_gets_a_second_engine_trains_with_that_alone(stage, caplog):
+    model = bert(dropout=0)
+    first, *_ = ullage.initialize(model=model, config=config(stage))
+    train(first, batches(1, 4))
+    before = first.parameters_sha256()
+    second, *_ = ullage.initialize(model=model, config=config(3))
+    assert "the model had an engine, which ends" in caplog.text
+    assert second.parameters_sha256() == before
+    train(second, batches(1, 4))
+    assert second.parameters_sha256() != before
+    with pytest.raises(ullage.StateError, match="has ended"):
+        first.step()
+
+
+def test_a_failed_step_can_be_mended_on_one_rank():
+    model = bert(dropout=0)
+    with pytest.raises(ullage.ConfigError):
+        ullage.initialize(model=model, config={**config(3), "gradient_clipping": -1})
+    engine, *_ = ullage.initialize(model=model, config=config(3))
+    batch = batches(1, 4)[0]
+
+    def fail(_):
+        raise RuntimeError("no memory left")
+
+    hook = model.bert.pooler.dense.weight.register_hook(fail)
+    with pytest.raises(RuntimeError, match="no memory left"):
+        engine.backward(engine(**batch).loss)
+    hook.remove()
+    with pytest.raises(ullage.StateError, match="gradients since the last step are incomplete"):
+        engine.backward(engine(**batch).loss)
+    engine.zero_grad()
+    train(engine, [batch])
+    other, *_ = ullage.initialize(model=bert(dropout=0), config=config(3))
+    train(other, [batch])
+    assert engine.parameters_sha256() == other.parameters_sha256()
