@@ -33,6 +33,7 @@ from ullage._C import (  # noqa: E402
 )
 from ullage import gradients  # noqa: E402
 from ullage.engine import Engine  # noqa: E402
+from ullage.huggingface import enable_for_transformers  # noqa: E402
 from ullage.ranks import init_distributed  # noqa: E402
 from ullage.initialize import initialize  # noqa: E402
 from ullage.whole import (  # noqa: E402
@@ -54,6 +55,7 @@ __all__ = [
     "OutOfMemoryError",
     "StateError",
     "UnsupportedError",
+    "enable_for_transformers",
     "full_gradient",
     "full_optimizer_state",
     "full_parameter",

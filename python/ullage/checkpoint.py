@@ -81,9 +81,9 @@ def load_checkpoint(
     return info.path, _decode(state["client_state"]) if "client_state" in state else {}
 
 
-def save_16bit_model(engine, save_dir, save_filename, exclude_frozen_parameters):
-    """Collective: rank 0 writes the model's state dict in the weights' dtype, buffers included, as a
-    torch file or, where the name ends in .safetensors, as that. Returns True. Raises IoError."""
+def whole_state(engine, exclude_frozen_parameters=False):
+    """Collective: the model's state dict in the weights' dtype on the CPU, buffers included; None but
+    on rank 0. Parameters with several names are one tensor."""
     weights = {}
     is_first = engine._ranks.rank == 0
     for name, parameter in engine._parameters_by_name.items():
@@ -93,7 +93,7 @@ def save_16bit_model(engine, save_dir, save_filename, exclude_frozen_parameters)
         if is_first:
             weights[name] = whole.to(parameter.dtype)
     if not is_first:
-        return True
+        return None
     state = {}
     for name, tensor in engine.module.state_dict(keep_vars=True).items():
         first = engine._names.get(id(tensor))
@@ -101,6 +101,15 @@ def save_16bit_model(engine, save_dir, save_filename, exclude_frozen_parameters)
             state[name] = tensor.detach().cpu()
         elif first in weights:
             state[name] = weights[first]
+    return state
+
+
+def save_16bit_model(engine, save_dir, save_filename, exclude_frozen_parameters):
+    """Collective: rank 0 writes the model's state dict in the weights' dtype, buffers included, as a
+    torch file or, where the name ends in .safetensors, as that. Returns True. Raises IoError."""
+    state = whole_state(engine, exclude_frozen_parameters)
+    if state is None:
+        return True
     try:
         os.makedirs(save_dir, exist_ok=True)
         path = os.path.join(save_dir, save_filename)

@@ -9,6 +9,7 @@ import torch
 from ullage import _C, checkpoint
 from ullage import optimizer as optimizers
 from ullage.gradients import GradientView
+from ullage.huggingface.methods import AccelerateMethods
 from ullage.loader import EngineLoader, to_device
 
 log = logging.getLogger("ullage")
@@ -28,7 +29,7 @@ def engines():
     return list({id(engine): engine for engine in _engine_of.values()}.values())
 
 
-class Engine(torch.nn.Module):
+class Engine(AccelerateMethods, torch.nn.Module):
     """Made by `ullage.initialize`. Unknown attributes are those of the model, `module`.
 
     An engine is used by one thread. All ranks call backward, step and what is called collective
@@ -81,6 +82,7 @@ class Engine(torch.nn.Module):
         self.micro_steps = 0
         self.global_samples = 0
         self._skipped_before = 0
+        self._gives_model_back = False
         if ranks.rank == 0:
             for line in self._core.start_lines():
                 log.info(line)
@@ -342,6 +344,8 @@ class Engine(torch.nn.Module):
 
     def destroy(self):
         """Gives the parameters back and ends the engine. Sliced ones lose their bytes."""
+        if self._core is not None and self._gives_model_back:
+            self._give_model_back()
         for key in self._names:
             _engine_of.pop(key, None)
         self._core = None

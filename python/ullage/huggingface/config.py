@@ -1,0 +1,71 @@
+"""Between the dict that accelerate keeps of a ds_config.json and the strict reader."""
+
+import json
+import math
+import os
+
+from ullage import _C
+
+
+def load(config):
+    """The dict of a config that is given as dict, path, JSON text or base64; what is no path stays.
+
+    accelerate reads the file by itself, without seeing that a key stands twice. Raises ConfigError.
+    """
+    if not isinstance(config, (str, os.PathLike)) or not os.path.isfile(config):
+        return config
+    path = os.fspath(config)
+    with open(path, encoding="utf-8") as file:
+        text = file.read()
+    try:
+        return json.loads(text, object_pairs_hook=lambda pairs: _once(pairs, path))
+    except json.JSONDecodeError as error:
+        raise _C.ConfigError(f"{path}: {error}\nhint: correct the JSON there") from None
+
+
+def _once(pairs, path):
+    keys = [key for key, _ in pairs]
+    for key in keys:
+        if keys.count(key) > 1:
+            raise _C.ConfigError(f"{path}: the key '{key}' stands twice\nhint: remove one of them")
+    return dict(pairs)
+
+
+def complete(config):
+    """Adds to a config what accelerate insists on or would fill with a value of its own choice.
+
+    A budget alone is a config, too: without a section zero_optimization the stage is 0.
+    """
+    zero = config.setdefault("zero_optimization", {})
+    if isinstance(zero, dict):
+        zero.setdefault("stage", 0)
+    if not {"train_batch_size", "train_micro_batch_size_per_gpu"} & set(config):
+        config["train_micro_batch_size_per_gpu"] = "auto"
+    config.setdefault("gradient_accumulation_steps", "auto")
+
+
+def complete_for_trainer(config):
+    """Leaves to TrainingArguments what the file does not say: batch sizes and clipping."""
+    config.setdefault("train_micro_batch_size_per_gpu", "auto")
+    config.setdefault("gradient_clipping", "auto")
+
+
+def translate(config):
+    """The config for the strict reader: what accelerate adds in its own way is said in ours.
+
+    steps_per_print infinity is how accelerate turns progress lines off; a section "offload_..." with
+    device "none" and its path null is how it writes that there is none.
+    """
+    config = {key: value for key, value in config.items()}
+    every = config.get("steps_per_print")
+    if isinstance(every, float) and math.isinf(every):
+        config["steps_per_print"] = None
+    zero = config.get("zero_optimization")
+    if isinstance(zero, dict):
+        zero = dict(zero)
+        for name in ("offload_optimizer", "offload_param"):
+            section = zero.get(name)
+            if isinstance(section, dict) and section.get("device") in (None, "none"):
+                del zero[name]
+        config["zero_optimization"] = zero
+    return config
