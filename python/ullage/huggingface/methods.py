@@ -29,13 +29,13 @@ class AccelerateMethods:
         self._gives_model_back = True
 
     def _give_model_back(self):
-        """Collective: every parameter gets its whole value, in its dtype, on the CPU."""
+        """Collective: every parameter gets its whole value back, where it is."""
         values = {
             name: self._core.read_whole(name, "value").to(parameter.dtype)
             for name, parameter in self._parameters_by_name.items()
         }
         self._core = None
         for name, parameter in self._parameters_by_name.items():
-            parameter.data = values.pop(name)
+            parameter.data = values.pop(name).to(parameter.device)
         for parameter in self._frozen_until_destroyed:
             parameter.requires_grad_(True)

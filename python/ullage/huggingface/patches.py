@@ -7,6 +7,7 @@ import os
 import sys
 
 from ullage import _C
+from ullage.engine import Engine
 from ullage.huggingface import config as configs
 
 # First and last tested version of each, up to the last number that counts.
@@ -51,6 +52,11 @@ def install():
     _wrap(accelerate_side.HfDeepSpeedConfig, "__init__", _complete_config)
     _wrap(transformers_side.HfTrainerDeepSpeedConfig, "trainer_config_process", _complete_for_trainer)
 
+    # Training begins with accelerate destroying the engine of an evaluation or training before.
+    _wrap(transformers_side, "deepspeed_init", _unwrap_for_a_new_engine)
+    if "transformers.trainer" in sys.modules:
+        sys.modules["transformers.trainer"].deepspeed_init = transformers_side.deepspeed_init
+
     # accelerate swaps the user's optimizer for an Adam where state is offloaded, whatever it was.
     accelerate.accelerator.map_pytorch_optim_to_deepspeed = _keep
     accelerate_side.map_pytorch_optim_to_deepspeed = _keep
@@ -78,6 +84,12 @@ def _complete_config(original, self, config_file_or_dict):
 def _complete_for_trainer(original, self, *args, **kwargs):
     configs.complete_for_trainer(self.config)
     return original(self, *args, **kwargs)
+
+
+def _unwrap_for_a_new_engine(original, trainer, *args, **kwargs):
+    if isinstance(trainer.model_wrapped, Engine):
+        trainer.model_wrapped = trainer.model
+    return original(trainer, *args, **kwargs)
 
 
 def _keep(optimizer):
