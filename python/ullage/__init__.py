@@ -32,6 +32,7 @@ from ullage._C import (  # noqa: E402
     UnsupportedError,
 )
 from ullage import gradients  # noqa: E402
+from ullage.empty import empty_init  # noqa: E402
 from ullage.engine import Engine  # noqa: E402
 from ullage.huggingface import enable_for_transformers  # noqa: E402
 from ullage.ranks import init_distributed  # noqa: E402
@@ -55,6 +56,7 @@ __all__ = [
     "OutOfMemoryError",
     "StateError",
     "UnsupportedError",
+    "empty_init",
     "enable_for_transformers",
     "full_gradient",
     "full_optimizer_state",

@@ -8,6 +8,7 @@ import torch
 
 from ullage import _C, checkpoint
 from ullage import optimizer as optimizers
+from ullage.empty import reader_for
 from ullage.gradients import GradientView
 from ullage.huggingface.methods import AccelerateMethods
 from ullage.loader import EngineLoader, to_device
@@ -59,7 +60,13 @@ class Engine(AccelerateMethods, torch.nn.Module):
                 parameter_list.add_buffer_name(name)
         groups = [] if optimizer is None else optimizers.named_groups(optimizer, self._names)
         self._core = _C.Engine(
-            parameter_list, settings, ranks, seed=seed, groups=groups, cuda=self._cuda
+            parameter_list,
+            settings,
+            ranks,
+            seed=seed,
+            weights=reader_for(self._parameters_by_name),
+            groups=groups,
+            cuda=self._cuda,
         )
         for parameter in self._parameters_by_name.values():
             _engine_of[id(parameter)] = self

@@ -4,11 +4,11 @@ import json
 
 import pytest
 import torch
-from transformers import AutoModelForSequenceClassification
+from transformers import AutoModelForSequenceClassification, Trainer
 
 import ullage
 from models import bert, records
-from trainer_support import AUTO, llama, losses, trainer, zero
+from trainer_support import AUTO, arguments, llama, losses, trainer, zero
 
 ullage.enable_for_transformers()
 
@@ -119,6 +119,32 @@ def test_the_saved_model_is_loaded_by_from_pretrained(tmp_path, stage):
     loaded = AutoModelForSequenceClassification.from_pretrained(tmp_path / "model").eval()
     batch = {"input_ids": torch.stack([r["input_ids"] for r in records(4, seed=9)])}
     assert torch.equal(loaded(**batch).logits, run.model.eval()(**batch).logits)
+
+
+def test_from_pretrained_leaves_weights_in_their_files_at_stage_3(tmp_path):
+    bert(dropout=0).save_pretrained(tmp_path / "model", max_shard_size="100KB")
+    assert len(list((tmp_path / "model").glob("*.safetensors"))) > 1
+    hashes = set()
+    for stage in (2, 3):
+        args = arguments(tmp_path, zero(stage))
+        model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "model")
+        empty = [parameter.is_meta for parameter in model.parameters()]
+        assert all(empty) if stage == 3 else not any(empty)
+        run = Trainer(model=model, args=args, train_dataset=records(32))
+        run.train()
+        hashes.add(run.deepspeed.parameters_sha256())
+    assert len(hashes) == 1
+
+
+def test_a_head_that_the_files_lack_is_initialised(tmp_path):
+    bert(dropout=0).bert.save_pretrained(tmp_path / "model")
+    args = arguments(tmp_path, zero(3))
+    model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "model")
+    assert model.bert.pooler.dense.weight.is_meta and not model.classifier.weight.is_meta
+    assert 0 < model.classifier.weight.std() < 0.1
+    run = Trainer(model=model, args=args, train_dataset=records(32))
+    run.train()
+    assert run.deepspeed.global_steps == 4
 
 
 def test_the_best_model_is_loaded_at_the_end(tmp_path):

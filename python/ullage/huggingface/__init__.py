@@ -21,8 +21,8 @@ _enabled = False
 def enable_for_transformers():
     """From now on Trainer and accelerate run what asks for DeepSpeed on this engine.
 
-    Call it once, before TrainingArguments or Accelerator is made; whether transformers is imported
-    before or after does not matter. Raises UnsupportedError for versions of transformers or accelerate
+    Call it once, before TrainingArguments or Accelerator is made. transformers may be imported before or
+    after; accelerate.utils has DummyOptim and DummyScheduler from then on. Raises UnsupportedError for versions of transformers or accelerate
     that are not tested, StateError when the real deepspeed is imported already.
     """
     global _enabled

@@ -9,6 +9,7 @@ import sys
 from ullage import _C
 from ullage.engine import Engine
 from ullage.huggingface import config as configs
+from ullage.huggingface import pretrained
 
 # First and last tested version of each, up to the last number that counts.
 TESTED = {"transformers": ((5, 17), (5, 24)), "accelerate": ((1, 10), (1, 15))}
@@ -43,11 +44,18 @@ def install():
     import accelerate.state
     import accelerate.utils.deepspeed as accelerate_side
     import transformers.integrations.deepspeed as transformers_side
+    from transformers import core_model_loading, modeling_utils
 
     # Weights are an ordinary model's until the engine takes them over, and whole for every operator
     # afterwards: loading, resizing and generating need no ways of their own. So transformers, which
     # asks this record whether they do, gets none.
-    transformers_side.set_hf_deepspeed_config = lambda config: None
+    transformers_side.set_hf_deepspeed_config = pretrained.remember
+
+    # At stage 3 from_pretrained leaves in the files what a rank will not keep (pretrained.py).
+    _wrap(modeling_utils, "safe_open", pretrained.open_file)
+    _wrap(modeling_utils.PreTrainedModel, "_load_pretrained_model", pretrained.load_model, staticmethod)
+    _wrap(core_model_loading, "spawn_materialize", pretrained.materialize)
+    _wrap(core_model_loading, "set_param_for_module", pretrained.set_parameter)
 
     _wrap(accelerate_side.HfDeepSpeedConfig, "__init__", _complete_config)
     _wrap(transformers_side.HfTrainerDeepSpeedConfig, "trainer_config_process", _complete_for_trainer)
@@ -65,14 +73,14 @@ def install():
     _wrap(accelerate.state.PartialState, "_prepare_backend", _gloo_without_a_gpu)
 
 
-def _wrap(owner, name, around):
+def _wrap(owner, name, around, kind=lambda function: function):
     original = getattr(owner, name)
 
     @functools.wraps(original)
     def wrapped(*args, **kwargs):
         return around(original, *args, **kwargs)
 
-    setattr(owner, name, wrapped)
+    setattr(owner, name, kind(wrapped))
 
 
 def _complete_config(original, self, config_file_or_dict):
