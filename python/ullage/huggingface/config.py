@@ -1,10 +1,13 @@
 """Between the dict that accelerate keeps of a ds_config.json and the strict reader."""
 
 import json
+import logging
 import math
 import os
 
 from ullage import _C
+
+log = logging.getLogger("ullage")
 
 
 def load(config):
@@ -51,21 +54,18 @@ def complete_for_trainer(config):
 
 
 def translate(config):
-    """The config for the strict reader: what accelerate adds in its own way is said in ours.
+    """The config for the strict reader: what the libraries add in their own way is said in ours.
 
-    steps_per_print infinity is how accelerate turns progress lines off; a section "offload_..." with
-    device "none" and its path null is how it writes that there is none.
+    steps_per_print infinity is how accelerate turns progress lines off. A warm-up of 0 steps is what
+    older versions make of "auto" without one; the shortest that the schedules have is 1.
     """
-    config = {key: value for key, value in config.items()}
+    config = dict(config)
     every = config.get("steps_per_print")
     if isinstance(every, float) and math.isinf(every):
         config["steps_per_print"] = None
-    zero = config.get("zero_optimization")
-    if isinstance(zero, dict):
-        zero = dict(zero)
-        for name in ("offload_optimizer", "offload_param"):
-            section = zero.get(name)
-            if isinstance(section, dict) and section.get("device") in (None, "none"):
-                del zero[name]
-        config["zero_optimization"] = zero
+    scheduler = config.get("scheduler")
+    parameters = scheduler.get("params") if isinstance(scheduler, dict) else None
+    if isinstance(parameters, dict) and parameters.get("warmup_num_steps") == 0:
+        log.info("scheduler.params.warmup_num_steps 0 is taken as 1")
+        config["scheduler"] = {**scheduler, "params": {**parameters, "warmup_num_steps": 1}}
     return config
