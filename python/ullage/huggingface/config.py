@@ -45,6 +45,9 @@ def complete(config):
     if not {"train_batch_size", "train_micro_batch_size_per_gpu"} & set(config):
         config["train_micro_batch_size_per_gpu"] = "auto"
     config.setdefault("gradient_accumulation_steps", "auto")
+    # Else accelerate adds a section with auto_cast, which is not offered.
+    config.setdefault("fp16", {"enabled": "auto"})
+    config.setdefault("bf16", {"enabled": "auto"})
 
 
 def complete_for_trainer(config):
