@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Fine-tunes the quick start's model on its movie reviews with Hugging Face's Trainer.
 
-The two lines about ullage are all that is not an ordinary Trainer script. After scripts/quickstart.sh:
+The two lines about ullage are all that is not an ordinary Trainer script. After quickstart.sh:
 
-  python examples/python/trainer.py --model demo/model --reviews demo/reviews.tsv --output demo/trainer
+  python examples/python/trainer.py --model demo/model --reviews demo/reviews.tsv --output out
   torchrun --nproc-per-node 2 examples/python/trainer.py --model demo/model ...
 """
 

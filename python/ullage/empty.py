@@ -16,9 +16,9 @@ _DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF
 def empty_init(weights=None):
     """Modules built inside get parameters of no memory; buffers are built as ever.
 
-    weights: a .safetensors file, or a folder with model.safetensors or its index, which has a tensor
-    for each parameter under its name in the model. `initialize` then reads on every rank only what
-    that rank keeps. Raises IoError for a file that is none.
+    weights: a .safetensors file, or a folder with model.safetensors or its index, which has a
+    tensor for each parameter under its name in the model. `initialize` then reads on every rank
+    only what that rank keeps. Raises IoError for a file that is none.
     """
     files = None if weights is None else SafetensorsFiles(weights)
     original = torch.nn.Module.register_parameter
@@ -59,13 +59,17 @@ class Source:
                         break
                     done += got
         except OSError as error:
-            raise _C.IoError(f"{self.path}: {error}\nhint: the file is read again by initialize") from error
+            raise _C.IoError(
+                f"{self.path}: {error}\nhint: the file is read again by initialize"
+            ) from error
         if done < len(data):
             raise _C.IoError(
                 f"{self.path}: the tensor '{self.key}' ends {len(data) - done} bytes too early\n"
                 "hint: the file is cut off; fetch it again"
             )
-        return torch.frombuffer(data, dtype=self.dtype) if count else torch.empty(0, dtype=self.dtype)
+        return (
+            torch.frombuffer(data, dtype=self.dtype) if count else torch.empty(0, dtype=self.dtype)
+        )
 
     def whole(self):
         return self.read(0, math.prod(self.shape)).reshape(self.shape)
@@ -88,7 +92,7 @@ class SafetensorsFiles:
         source = self._sources.get(name)
         if source is None:
             raise _C.ConfigError(
-                f"{self._path} has no tensor '{name}'\nhint: pass the file of this model to empty_init"
+                f"{self._path} has no tensor '{name}'\nhint: pass the weights of this model"
             )
         return source
 
@@ -120,7 +124,9 @@ def sources_of(path):
             dtype, shape = _DTYPES[entry["dtype"]], tuple(entry["shape"])
             begin, end = entry["data_offsets"]
             if end - begin != math.prod(shape) * dtype.itemsize or 8 + header_bytes + end > length:
-                raise ValueError(f"'{key}' has the bytes {begin} to {end} and the shape {list(shape)}")
+                raise ValueError(
+                    f"'{key}' has the bytes {begin} to {end} and the shape {list(shape)}"
+                )
             found[key] = Source(path, key, dtype, shape, 8 + header_bytes + begin)
         return found
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -143,14 +149,14 @@ def reader_for(parameters):
         origin = getattr(parameter, "_ullage_source", None)
         if origin is None:
             raise _C.ConfigError(
-                f"parameter '{name}' is on the Meta device and has no values\nhint: build the model under "
-                "ullage.empty_init(weights), or change it after initialize, not between loading and it"
+                f"parameter '{name}' is on the Meta device and has no values\nhint: build the model "
+                "under ullage.empty_init(weights), or change it after initialize, not before"
             )
         sources[name], dtypes[name] = origin.of(name), parameter.dtype
         if tuple(parameter.shape) != tuple(sources[name].shape):
             raise _C.ConfigError(
-                f"parameter '{name}' has the shape {list(parameter.shape)}, in {sources[name].path} it has "
-                f"{list(sources[name].shape)}\nhint: pass the weights of this model"
+                f"parameter '{name}' has the shape {list(parameter.shape)}, in {sources[name].path} "
+                f"it has {list(sources[name].shape)}\nhint: pass the weights of this model"
             )
 
     def read(name, shape, first, count):

@@ -127,15 +127,15 @@ def test_an_optimizer_that_cannot_run_on_slices_is_refused_by_name():
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_accelerates_precision_is_the_engines(precision):
-    _, engine, _ = train(accelerator({"zero_optimization": {"stage": 3}}, mixed_precision=precision), own)
+    _, engine, _ = train(
+        accelerator({"zero_optimization": {"stage": 3}}, mixed_precision=precision), own
+    )
     assert engine._settings.precision.name == precision
     assert engine.module.classifier.weight.dtype == engine.get_data_types()[0] != torch.float32
 
 
 def test_a_plugin_without_a_file_is_a_config(plain):
-    of = Accelerator(
-        deepspeed_plugin=DeepSpeedPlugin(zero_stage=1), gradient_accumulation_steps=2
-    )
+    of = Accelerator(deepspeed_plugin=DeepSpeedPlugin(zero_stage=1), gradient_accumulation_steps=2)
     losses, engine, _ = train(of, own)
     assert losses == pytest.approx(plain, rel=1e-4) and engine.zero_optimization_stage() == 1
 

@@ -31,7 +31,9 @@ def test_a_model_built_empty_trains_as_one_that_was_loaded(tmp_path):
 def test_parameters_without_values_are_named(tmp_path):
     with ullage.empty_init():
         model = torch.nn.Linear(2, 3)
-    with pytest.raises(ullage.ConfigError, match="'weight' is on the Meta device and has no values"):
+    with pytest.raises(
+        ullage.ConfigError, match="'weight' is on the Meta device and has no values"
+    ):
         ullage.initialize(model=model, config=config(3))
 
 
@@ -60,7 +62,9 @@ def test_files_that_do_not_fit_are_refused_by_name(tmp_path, tensors, message):
 )
 def test_a_damaged_file_is_an_io_error(tmp_path, header, message):
     if header is None:
-        text = json.dumps({"w": {"dtype": "F32", "shape": [100], "data_offsets": [0, 400]}}).encode()
+        text = json.dumps(
+            {"w": {"dtype": "F32", "shape": [100], "data_offsets": [0, 400]}}
+        ).encode()
         header = len(text).to_bytes(8, "little") + text + b"\0" * 20
     (tmp_path / "model.safetensors").write_bytes(header)
     with pytest.raises(ullage.IoError, match=message):

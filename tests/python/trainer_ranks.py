@@ -52,11 +52,18 @@ results["generated"] = bool(same)
 torch.manual_seed(0)
 seq2seq = T5ForConditionalGeneration(
     T5Config(
-        vocab_size=64, d_model=32, d_kv=8, d_ff=64, num_layers=1, num_heads=4, decoder_start_token_id=0
+        vocab_size=64,
+        d_model=32,
+        d_kv=8,
+        d_ff=64,
+        num_layers=1,
+        num_heads=4,
+        decoder_start_token_id=0,
     )
 )
 data = [
-    {"input_ids": torch.arange(4) + 2 + i, "labels": torch.arange(4 + i % 3) + 2 + i} for i in range(8)
+    {"input_ids": torch.arange(4) + 2 + i, "labels": torch.arange(4 + i % 3) + 2 + i}
+    for i in range(8)
 ]
 seen = []
 run = Seq2SeqTrainer(

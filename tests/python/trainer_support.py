@@ -31,7 +31,7 @@ AUTO = {
 
 
 def zero(stage, **more):
-    """A section that leaves to Trainer what it knows. No parameter is small enough to stay whole."""
+    """A section that leaves to Trainer what it knows; every parameter is sliced."""
     return {
         "zero_optimization": {
             "stage": stage,

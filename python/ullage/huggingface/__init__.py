@@ -9,21 +9,16 @@ Both libraries reach an engine through the package `deepspeed`. A stand-in takes
 scripts stay as they are (standin.py); the few things it cannot express are in patches.py.
 """
 
-import logging
-
-from ullage import _C
-
-log = logging.getLogger("ullage")
-
 _enabled = False
 
 
 def enable_for_transformers():
     """From now on Trainer and accelerate run what asks for DeepSpeed on this engine.
 
-    Call it once, before TrainingArguments or Accelerator is made. transformers may be imported before or
-    after; accelerate.utils has DummyOptim and DummyScheduler from then on. Raises UnsupportedError for versions of transformers or accelerate
-    that are not tested, StateError when the real deepspeed is imported already.
+    Call it once, before TrainingArguments or Accelerator is made. transformers may be imported
+    before or after; accelerate.utils has DummyOptim and DummyScheduler from then on. Raises
+    UnsupportedError for versions of transformers or accelerate that are not tested, StateError when
+    the real deepspeed is imported already.
     """
     global _enabled
     if _enabled:

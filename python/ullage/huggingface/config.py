@@ -59,8 +59,8 @@ def complete_for_trainer(config):
 def translate(config):
     """The config for the strict reader: what the libraries add in their own way is said in ours.
 
-    steps_per_print infinity is how accelerate turns progress lines off. A warm-up of 0 steps is what
-    older versions make of "auto" without one; the shortest that the schedules have is 1.
+    steps_per_print infinity is how accelerate turns progress lines off. A warm-up of 0 steps is
+    what older versions make of "auto" without one; the shortest that the schedules have is 1.
     """
     config = dict(config)
     every = config.get("steps_per_print")

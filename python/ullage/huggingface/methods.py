@@ -11,7 +11,7 @@ class AccelerateMethods:
         return True
 
     def _zero3_consolidated_16bit_state_dict(self, exclude_frozen_parameters=False):
-        """Collective: the model's state dict in the weights' dtype, on the CPU; None but on rank 0."""
+        """Collective: checkpoint.whole_state."""
         return checkpoint.whole_state(self, exclude_frozen_parameters)
 
     def compile(self, backend="inductor", compile_kwargs=None, **unknown):

@@ -6,7 +6,6 @@ import logging
 import torch
 
 import ullage
-from ullage import _C
 from ullage.huggingface.config import translate
 from ullage.huggingface.standin import VERSION
 
@@ -79,13 +78,15 @@ def set_z3_leaf_modules(model, leaf_module_classes):
 
 
 def clone_tensors_for_torch_save(item, device=torch.device("cpu")):
-    """The same structure with copies of its tensors on `device`; a released parameter gives its value."""
+    """The same structure with copies of its tensors on `device`, released parameters included."""
     if isinstance(item, torch.Tensor):
         return item.detach().to(device, copy=True)
     if isinstance(item, (list, tuple)):
         return type(item)(clone_tensors_for_torch_save(value, device) for value in item)
     if isinstance(item, dict):
-        return type(item)((key, clone_tensors_for_torch_save(value, device)) for key, value in item.items())
+        return type(item)(
+            (key, clone_tensors_for_torch_save(value, device)) for key, value in item.items()
+        )
     return item
 
 

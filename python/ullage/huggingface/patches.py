@@ -1,4 +1,4 @@
-"""What has to be other in transformers and accelerate, in one place, for the versions that are tested."""
+"""What has to be other in transformers and accelerate, for the versions that are tested."""
 
 import functools
 import importlib
@@ -16,14 +16,14 @@ TESTED = {"transformers": ((5, 17), (5, 24)), "accelerate": ((1, 10), (1, 15))}
 
 
 def check_versions():
-    """Raises UnsupportedError for a version outside of TESTED, or when one of the two is missing."""
+    """Raises UnsupportedError for a version outside of TESTED, or one that is missing."""
     for package, (first, last) in TESTED.items():
         span = f"{_text(first)} to {_text(last)}"
         try:
             version = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             raise _C.UnsupportedError(
-                f"{package} is not installed\nhint: pip install '{package}>={_text(first)}'; {span} are tested"
+                f"{package} is not installed\nhint: pip install '{package}=={_text(last)}.*'"
             ) from None
         number = tuple(int(part) for part in version.split(".")[:2])
         if not first <= number <= last:
@@ -53,12 +53,19 @@ def install():
 
     # At stage 3 from_pretrained leaves in the files what a rank will not keep (pretrained.py).
     _wrap(modeling_utils, "safe_open", pretrained.open_file)
-    _wrap(modeling_utils.PreTrainedModel, "_load_pretrained_model", pretrained.load_model, staticmethod)
+    _wrap(
+        modeling_utils.PreTrainedModel,
+        "_load_pretrained_model",
+        pretrained.load_model,
+        staticmethod,
+    )
     _wrap(core_model_loading, "spawn_materialize", pretrained.materialize)
     _wrap(core_model_loading, "set_param_for_module", pretrained.set_parameter)
 
     _wrap(accelerate_side.HfDeepSpeedConfig, "__init__", _complete_config)
-    _wrap(transformers_side.HfTrainerDeepSpeedConfig, "trainer_config_process", _complete_for_trainer)
+    _wrap(
+        transformers_side.HfTrainerDeepSpeedConfig, "trainer_config_process", _complete_for_trainer
+    )
 
     # Training begins with accelerate destroying the engine of an evaluation or training before.
     _wrap(transformers_side, "deepspeed_init", _unwrap_for_a_new_engine)
@@ -69,7 +76,8 @@ def install():
     accelerate.accelerator.map_pytorch_optim_to_deepspeed = _keep
     accelerate_side.map_pytorch_optim_to_deepspeed = _keep
 
-    # Without a GPU accelerate names no backend beside deepspeed, and each rank would believe to be alone.
+    # Without a GPU accelerate names no backend beside deepspeed, and each rank would believe to be
+    # alone.
     _wrap(accelerate.state.PartialState, "_prepare_backend", _gloo_without_a_gpu)
 
 

@@ -1,4 +1,4 @@
-"""from_pretrained at stage 3: weights stay in their files until every rank reads its slices of them.
+"""from_pretrained at stage 3: weights stay in their files until each rank reads its slices.
 
 transformers builds the model on the Meta device and then takes one tensor of the files after the
 other. Those that go into a parameter unchanged are taken as tensors of no memory that know where

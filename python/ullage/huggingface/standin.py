@@ -38,8 +38,8 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
         if fullname not in names.MODULES:
             raise ModuleNotFoundError(
-                f"{fullname} is not offered: ullage stands in for deepspeed here, with the modules that "
-                "Trainer and accelerate use\nhint: remove the import, or do not call "
+                f"{fullname} is not offered: ullage stands in for deepspeed here, with the modules "
+                "that Trainer and accelerate use\nhint: remove the import, or do not call "
                 "ullage.enable_for_transformers()",
                 name=fullname,
             )
@@ -67,8 +67,8 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 def _refuser(module):
     def refuse(name):
         raise AttributeError(
-            f"{module}.{name} is not offered: ullage stands in for deepspeed here\nhint: docs/python.md "
-            "lists what Trainer and accelerate use; the rest has a name in ullage"
+            f"{module}.{name} is not offered: ullage stands in for deepspeed here\nhint: "
+            "docs/python.md lists what Trainer and accelerate use; the rest has a name in ullage"
         )
 
     return refuse
@@ -87,8 +87,8 @@ def install():
     importlib.invalidate_caches()
     if real is not None:
         log.warning(
-            "deepspeed %s is installed; in this process ullage stands in for it (import deepspeed gives "
-            "the stand-in)",
+            "deepspeed %s is installed; in this process ullage stands in for it (import deepspeed "
+            "gives the stand-in)",
             real,
         )
 
