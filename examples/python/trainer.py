@@ -41,7 +41,7 @@ DS_CONFIG = {
 def read_reviews(path, tokenizer):
     with open(path, encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
-    encoded = tokenizer([row["text"] for row in rows], truncation=True, max_length=64)
+    encoded = tokenizer([row["text"] for row in rows], truncation=True, max_length=48)
     return [
         {"input_ids": ids, "attention_mask": mask, "labels": int(row["label"])}
         for row, ids, mask in zip(rows, encoded["input_ids"], encoded["attention_mask"])
@@ -57,8 +57,8 @@ def main():
     parser.add_argument("--model", required=True, help="a Hugging Face model directory")
     parser.add_argument("--reviews", required=True, help="a TSV with the columns text and label")
     parser.add_argument("--output", required=True, help="where the trained model goes")
-    parser.add_argument("--steps", type=int, default=150)
-    parser.add_argument("--eval-count", type=int, default=400, help="reviews that are held out")
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--eval-count", type=int, default=300, help="reviews that are held out")
     options = parser.parse_args()
 
     tokenizer = AutoTokenizer.from_pretrained(options.model)
@@ -70,7 +70,7 @@ def main():
         max_steps=options.steps,
         per_device_train_batch_size=16,
         per_device_eval_batch_size=64,
-        learning_rate=1e-4,
+        learning_rate=2e-4,
         warmup_steps=max(1, options.steps // 10),
         logging_steps=10,
         save_strategy="no",
