@@ -32,7 +32,9 @@ from ullage._C import (  # noqa: E402
     UnsupportedError,
 )
 from ullage import gradients  # noqa: E402
+from ullage.empty import empty_init  # noqa: E402
 from ullage.engine import Engine  # noqa: E402
+from ullage.huggingface import enable_for_transformers  # noqa: E402
 from ullage.ranks import init_distributed  # noqa: E402
 from ullage.initialize import initialize  # noqa: E402
 from ullage.plan import Plan, plan  # noqa: E402
@@ -56,6 +58,8 @@ __all__ = [
     "Plan",
     "StateError",
     "UnsupportedError",
+    "empty_init",
+    "enable_for_transformers",
     "full_gradient",
     "full_optimizer_state",
     "full_parameter",

@@ -16,17 +16,21 @@ log = logging.getLogger("ullage")
 def save_checkpoint(engine, save_dir, tag, client_state, save_latest, exclude_frozen_parameters):
     """Collective: writes all that training goes on with to `save_dir`, each rank its slices.
 
-    `tag` names the checkpoint beside its own name, step-N. client_state: a dict of numbers, strings,
-    lists, dicts and tensors, which load_checkpoint returns. Returns True. Raises IoError.
+    `tag` names the checkpoint beside its own name, step-N (default: global_stepN). client_state: a dict
+    of numbers, strings, lists, dicts and tensors, which load_checkpoint returns. Returns True. Raises
+    IoError.
     """
     if not save_dir:
         raise _C.ConfigError("save_checkpoint without a folder\nhint: pass one")
-    for name, is_on in (
-        ("save_latest=False", not save_latest),
-        ("exclude_frozen_parameters", exclude_frozen_parameters),
-    ):
-        if is_on:
-            raise _C.UnsupportedError(f"save_checkpoint with {name}\nhint: leave it out")
+    if not save_latest:
+        raise _C.UnsupportedError("save_checkpoint with save_latest=False\nhint: leave it out")
+    if exclude_frozen_parameters:
+        log.info(
+            "exclude_frozen_parameters: frozen parameters are written all the same, so that the checkpoint "
+            "is complete by itself"
+        )
+    if tag is None:
+        tag = f"global_step{engine.global_steps}"
     state = {
         "client_state": _encode(client_state or {}),
         "global_samples": engine.global_samples,
@@ -34,9 +38,11 @@ def save_checkpoint(engine, save_dir, tag, client_state, save_latest, exclude_fr
     }
     if engine._user_scheduler is not None and hasattr(engine._user_scheduler, "state_dict"):
         state["lr_scheduler"] = _encode(engine._user_scheduler.state_dict())
+    if engine.optimizer is not None:
+        # What a scheduler has written for the next step is not the engine's yet.
+        state["groups"] = [[g["lr"], g["weight_decay"]] for g in engine.optimizer.param_groups]
     path = engine._core.save_checkpoint(os.fspath(save_dir), json.dumps(state))
-    if tag is not None:
-        _link(engine, save_dir, str(tag), path)
+    _link(engine, save_dir, str(tag), path)
     return True
 
 
@@ -55,12 +61,10 @@ def load_checkpoint(
     Returns (path, client_state), or (None, None) with a warning when `load_dir` holds none.
     Raises IoError for damage, ConfigError when it does not fit the model or the optimizer.
     """
-    for name, is_on in (
-        ("load_module_strict=False", not load_module_strict),
-        ("custom_load_fn", custom_load_fn is not None),
-    ):
-        if is_on:
-            raise _C.UnsupportedError(f"load_checkpoint with {name}\nhint: leave it out")
+    if custom_load_fn is not None:
+        raise _C.UnsupportedError("load_checkpoint with custom_load_fn\nhint: leave it out")
+    if not load_module_strict:
+        log.info("load_module_strict=False: a parameter that the checkpoint lacks is an error all the same")
     path = os.fspath(load_dir) if tag is None else os.path.join(load_dir, str(tag))
     if not os.path.isdir(path) or not os.listdir(path):
         log.warning("load_checkpoint: %s holds no checkpoint", path)
@@ -78,12 +82,19 @@ def load_checkpoint(
                 group["lr"] = lr
         elif scheduler is None:
             engine._publish_groups()
+            if not engine._settings.has_scheduler and engine.optimizer is not None:
+                _take_groups(engine.optimizer, state.get("groups", []))
     return info.path, _decode(state["client_state"]) if "client_state" in state else {}
 
 
-def save_16bit_model(engine, save_dir, save_filename, exclude_frozen_parameters):
-    """Collective: rank 0 writes the model's state dict in the weights' dtype, buffers included, as a
-    torch file or, where the name ends in .safetensors, as that. Returns True. Raises IoError."""
+def _take_groups(optimizer, saved):
+    for group, (lr, weight_decay) in zip(optimizer.param_groups, saved):
+        group["lr"], group["weight_decay"] = lr, weight_decay
+
+
+def whole_state(engine, exclude_frozen_parameters=False):
+    """Collective: the model's state dict in the weights' dtype on the CPU, buffers included; None but
+    on rank 0. Parameters with several names are one tensor."""
     weights = {}
     is_first = engine._ranks.rank == 0
     for name, parameter in engine._parameters_by_name.items():
@@ -93,7 +104,7 @@ def save_16bit_model(engine, save_dir, save_filename, exclude_frozen_parameters)
         if is_first:
             weights[name] = whole.to(parameter.dtype)
     if not is_first:
-        return True
+        return None
     state = {}
     for name, tensor in engine.module.state_dict(keep_vars=True).items():
         first = engine._names.get(id(tensor))
@@ -101,6 +112,15 @@ def save_16bit_model(engine, save_dir, save_filename, exclude_frozen_parameters)
             state[name] = tensor.detach().cpu()
         elif first in weights:
             state[name] = weights[first]
+    return state
+
+
+def save_16bit_model(engine, save_dir, save_filename, exclude_frozen_parameters):
+    """Collective: rank 0 writes the model's state dict in the weights' dtype, buffers included, as a
+    torch file or, where the name ends in .safetensors, as that. Returns True. Raises IoError."""
+    state = whole_state(engine, exclude_frozen_parameters)
+    if state is None:
+        return True
     try:
         os.makedirs(save_dir, exist_ok=True)
         path = os.path.join(save_dir, save_filename)

@@ -8,7 +8,9 @@ import torch
 
 from ullage import _C, checkpoint
 from ullage import optimizer as optimizers
+from ullage.empty import reader_for
 from ullage.gradients import GradientView
+from ullage.huggingface.methods import AccelerateMethods
 from ullage.loader import EngineLoader, to_device
 
 log = logging.getLogger("ullage")
@@ -38,7 +40,7 @@ class _Ended:
         )
 
 
-class Engine(torch.nn.Module):
+class Engine(AccelerateMethods, torch.nn.Module):
     """Made by `ullage.initialize`. Unknown attributes are those of the model, `module`.
 
     An engine is used by one thread. All ranks call backward, step and what is called collective
@@ -68,7 +70,13 @@ class Engine(torch.nn.Module):
                 parameter_list.add_buffer_name(name)
         groups = [] if optimizer is None else optimizers.named_groups(optimizer, self._names)
         self._core = _C.Engine(
-            parameter_list, settings, ranks, seed=seed, groups=groups, cuda=self._cuda
+            parameter_list,
+            settings,
+            ranks,
+            seed=seed,
+            weights=reader_for(self._parameters_by_name),
+            groups=groups,
+            cuda=self._cuda,
         )
         for parameter in self._parameters_by_name.values():
             _engine_of[id(parameter)] = self
@@ -91,6 +99,7 @@ class Engine(torch.nn.Module):
         self.micro_steps = 0
         self.global_samples = 0
         self._skipped_before = 0
+        self._gives_model_back = False
         if ranks.rank == 0:
             for line in self._core.start_lines():
                 log.info(line)
@@ -349,6 +358,8 @@ class Engine(torch.nn.Module):
 
     def destroy(self):
         """Gives the parameters back and ends the engine. Sliced ones lose their bytes."""
+        if self._gives_model_back and not isinstance(self._core, _Ended):
+            self._give_model_back()
         for key in self._names:
             _engine_of.pop(key, None)
         self._core = _Ended()
