@@ -31,7 +31,7 @@ from ullage._C import (  # noqa: E402
     StateError,
     UnsupportedError,
 )
-from ullage import gradients  # noqa: E402
+from ullage import gradients, patches  # noqa: E402
 from ullage.engine import Engine  # noqa: E402
 from ullage.ranks import init_distributed  # noqa: E402
 from ullage.initialize import initialize  # noqa: E402
@@ -44,6 +44,7 @@ from ullage.whole import (  # noqa: E402
 )
 
 gradients.install()
+patches.install()
 
 __all__ = [
     "CommError",
