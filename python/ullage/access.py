@@ -15,18 +15,17 @@ import torch
 from ullage import _C
 
 _entries = {}  # address of the StorageImpl -> _Entry
-_set = torch.Tensor.set_
 
 
 class _Entry:
-    """A managed storage. `alias` is a tensor of its bytes that keeps the address from being reused."""
+    """A managed storage. `alias` is a view of all of it that keeps the address from being reused."""
 
     __slots__ = ("_engine", "alias", "name")
 
-    def __init__(self, engine, name, storage):
+    def __init__(self, engine, name, parameter):
         self._engine = weakref.ref(engine)
         self.name = name
-        self.alias = _set(torch.empty(0, dtype=torch.uint8, device=storage.device), storage)
+        self.alias = parameter.detach()
 
     def engine(self):
         engine = self._engine()
@@ -35,14 +34,14 @@ class _Entry:
 
 def register(engine):
     """From now on the bytes of the engine's parameters are reached through it."""
-    names = []
+    addresses = []
     for name, parameter in engine._parameters_by_name.items():
         if not _C.is_managed(parameter):
             continue
-        storage = parameter.untyped_storage()
-        names.append(storage._cdata)
-        _entries[storage._cdata] = _Entry(engine, name, storage)
-    weakref.finalize(engine, _forget, names)
+        address = parameter.untyped_storage()._cdata
+        addresses.append(address)
+        _entries[address] = _Entry(engine, name, parameter)
+    weakref.finalize(engine, _forget, addresses)
 
 
 def _forget(addresses):
@@ -157,9 +156,10 @@ _CHUNK = 1 << 20
 
 def _digest(alias):
     """64 bits that differ when any one byte does, and all but surely when several do."""
-    words = alias[: alias.numel() // 8 * 8].view(torch.int64)
+    data = alias.view(-1).view(torch.uint8)
+    words = data[: data.numel() // 8 * 8].view(torch.int64)
     odd = torch.arange(1, 2 * min(_CHUNK, max(words.numel(), 8)), 2, device=alias.device)
     total = torch.zeros((), dtype=torch.int64, device=alias.device)
-    for part in [*words.split(_CHUNK), alias[words.numel() * 8 :]]:
+    for part in [*words.split(_CHUNK), data[words.numel() * 8 :]]:
         total = total * 6364136223846793005 + (part * odd[: part.numel()]).sum()
     return total

@@ -57,7 +57,7 @@ def _patch_copies_of_tensors():
     def reads_a_clone(original):
         def read(self, *args, **kwargs):
             if access.entry_of(self) is not None:
-                self = self.clone()
+                self = _clone(self)
             return original(self, *args, **kwargs)
 
         return read
@@ -66,7 +66,7 @@ def _patch_copies_of_tensors():
         def read(self, *args, **kwargs):
             if access.entry_of(self) is None:
                 return original(self, *args, **kwargs)
-            array = original(self.clone(), *args, **kwargs)
+            array = original(_clone(self), *args, **kwargs)
             # What is written to a copy would be lost without a word.
             array.flags.writeable = False
             return array
@@ -90,7 +90,7 @@ def _patch_copies_of_tensors():
         return construct
 
     _replace(tensor, "numpy", numpy)
-    for name in ("tolist", "__dlpack__", "__repr__"):
+    for name in ("tolist", "__dlpack__", "_lazy_clone"):
         _replace(tensor, name, reads_a_clone)
     _replace(tensor, "__dlpack_device__", device)
     _replace(torch, "to_dlpack", reads_a_clone)
@@ -130,6 +130,10 @@ def _patch_copies_of_tensors():
 
     # A pickled tensor is a copy, a copied one is not.
     tensor.__copy__ = shallow
+
+
+def _clone(tensor):
+    return tensor.detach().clone().requires_grad_(tensor.requires_grad)
 
 
 def _clone_by_storage(tensor, memo):
@@ -283,6 +287,14 @@ def _patch_storages():
 
         return make
 
+    def empty(original):
+        # The storages of an engine have no allocator that it could use.
+        def new(self):
+            return storage(device=self.device) if access.entry_of_storage(self) else original(self)
+
+        return new
+
+    _replace(storage, "new", empty)
     reads = ["__getitem__", "_to", "_write_file", "clone", "pin_memory", "to", "tolist"]
     for name in [*reads, "__repr__", "type", "cuda"]:
         _replace(storage, name, holds(writes=False))
