@@ -6,7 +6,7 @@ import weakref
 
 import torch
 
-from ullage import _C, checkpoint
+from ullage import _C, access, checkpoint
 from ullage import optimizer as optimizers
 from ullage.empty import reader_for
 from ullage.gradients import GradientView
@@ -80,6 +80,7 @@ class Engine(AccelerateMethods, torch.nn.Module):
         )
         for parameter in self._parameters_by_name.values():
             _engine_of[id(parameter)] = self
+        access.register(self)
         self.device = torch.device("cuda", torch.cuda.current_device()) if self._cuda else torch.device("cpu")
         if self._cuda:
             for buffer in model.buffers():
@@ -126,12 +127,14 @@ class Engine(AccelerateMethods, torch.nn.Module):
         if self._cuda:
             args = to_device(args, self.device)
             kwargs = to_device(kwargs, self.device)
+        access.end_leases()
         return self._core.forward(lambda: self.module(*args, **kwargs))
 
     def backward(self, loss, retain_graph=False, scale_wrt_gas=True):
         """Runs the backward pass of a loss of one element; returns it divided by the accumulation
         steps. With scale_wrt_gas=False the gradients are not divided by them, and neither is what
         is returned."""
+        access.end_leases()
         self._gradients.take_back()
         if scale_wrt_gas:
             return self._core.backward(loss, retain_graph)
@@ -155,6 +158,7 @@ class Engine(AccelerateMethods, torch.nn.Module):
             self._user_scheduler.step(**(lr_kwargs or {}))
 
     def _apply(self):
+        access.end_leases()
         self._gradients.write_back()
         self._submit_groups()
         self._last = self._core.step()
@@ -358,6 +362,7 @@ class Engine(AccelerateMethods, torch.nn.Module):
 
     def destroy(self):
         """Gives the parameters back and ends the engine. Sliced ones lose their bytes."""
+        access.end_leases()
         if self._gives_model_back and not isinstance(self._core, _Ended):
             self._give_model_back()
         for key in self._names:
