@@ -6,7 +6,7 @@ import weakref
 
 import torch
 
-from ullage import _C, access, checkpoint
+from ullage import _C, access, checkpoint, rebinding
 from ullage import optimizer as optimizers
 from ullage.gradients import GradientView
 from ullage.loader import EngineLoader, to_device
@@ -109,6 +109,7 @@ class Engine(torch.nn.Module):
             args = to_device(args, self.device)
             kwargs = to_device(kwargs, self.device)
         access.end_leases()
+        rebinding.adopt(self)
         return self._core.forward(lambda: self.module(*args, **kwargs))
 
     def backward(self, loss, retain_graph=False, scale_wrt_gas=True):
@@ -116,6 +117,7 @@ class Engine(torch.nn.Module):
         steps. With scale_wrt_gas=False the gradients are not divided by them, and neither is what
         is returned."""
         access.end_leases()
+        rebinding.check(self)
         self._gradients.take_back()
         if scale_wrt_gas:
             return self._core.backward(loss, retain_graph)
@@ -140,6 +142,7 @@ class Engine(torch.nn.Module):
 
     def _apply(self):
         access.end_leases()
+        rebinding.check(self)
         self._gradients.write_back()
         self._submit_groups()
         self._last = self._core.step()
