@@ -49,6 +49,10 @@ def _forget(addresses):
         _entries.pop(address, None)
 
 
+def any_managed():
+    return bool(_entries)
+
+
 def entry_of(tensor):
     """The entry of a managed tensor, or of a view of one; None for all others."""
     if not _entries or not _C.is_managed(tensor):

@@ -6,7 +6,7 @@ import weakref
 
 import torch
 
-from ullage import _C, access, checkpoint
+from ullage import _C, access, checkpoint, rebinding
 from ullage import optimizer as optimizers
 from ullage.empty import reader_for
 from ullage.gradients import GradientView
@@ -128,6 +128,7 @@ class Engine(AccelerateMethods, torch.nn.Module):
             args = to_device(args, self.device)
             kwargs = to_device(kwargs, self.device)
         access.end_leases()
+        rebinding.adopt(self)
         return self._core.forward(lambda: self.module(*args, **kwargs))
 
     def backward(self, loss, retain_graph=False, scale_wrt_gas=True):
@@ -135,6 +136,7 @@ class Engine(AccelerateMethods, torch.nn.Module):
         steps. With scale_wrt_gas=False the gradients are not divided by them, and neither is what
         is returned."""
         access.end_leases()
+        rebinding.check(self)
         self._gradients.take_back()
         if scale_wrt_gas:
             return self._core.backward(loss, retain_graph)
@@ -159,6 +161,7 @@ class Engine(AccelerateMethods, torch.nn.Module):
 
     def _apply(self):
         access.end_leases()
+        rebinding.check(self)
         self._gradients.write_back()
         self._submit_groups()
         self._last = self._core.step()

@@ -13,7 +13,7 @@ import threading
 
 import torch
 
-from ullage import _C, access
+from ullage import _C, access, rebinding
 
 # (owner, name) -> what stood there.
 originals = {}
@@ -31,6 +31,7 @@ def install():
     _patch_sharing()
     _patch_jit()
     _patch_functions()
+    _replace(torch.nn.Module, "_apply", rebinding.apply)
     _when_imported("torch._inductor.output_code", _patch_compiled_graphs)
 
 

@@ -68,6 +68,9 @@ class Model:
     make: Callable | None = None
     attention: tuple = ("eager", "sdpa")
     checkpoints: bool = True
+    # torch's batch norm takes weights and statistics of one type, and an engine keeps buffers as they
+    # are ("expected scalar type BFloat16 but found Float"): who trains in bf16 casts the model before.
+    cast_before: bool = False
 
     def build(self, attention):
         torch.manual_seed(0)
@@ -228,6 +231,7 @@ MODELS = {
         lambda seed: {"x": floats(seed, 2, 3, 8, 8), "y": floats(seed + 9, 2, 4)},
         make=resnet,
         attention=("",),
+        cast_before=True,
         checkpoints=False,
     ),
 }
@@ -282,6 +286,8 @@ def test_an_engine_changes_no_bit(name, attention, precision, reentrant):
         for parameter in plain.parameters():  # ties of a rounding are decided in two ways
             parameter.copy_(parameter.bfloat16())
     batches = [to_precision(row.batch(seed), precision) for seed in range(STEPS)]
+    if row.cast_before and precision == "bf16":
+        plain.bfloat16()
     managed = [copy.deepcopy(plain) for _ in range(2)]
     if precision == "bf16":
         for parameter in plain.parameters():
