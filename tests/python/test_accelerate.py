@@ -20,14 +20,19 @@ from accelerate.state import AcceleratorState, GradientState  # noqa: E402
 from accelerate.utils import DummyOptim, DummyScheduler  # noqa: E402
 
 
+def forget():
+    """What accelerate keeps for the process, Trainer's included."""
+    AcceleratorState._reset_state(reset_partial_state=True)
+    GradientState._reset_state()
+    for name in ("ACCELERATE_USE_DEEPSPEED", "ACCELERATE_MIXED_PRECISION"):
+        os.environ.pop(name, None)
+
+
 @pytest.fixture(autouse=True)
 def a_state_of_its_own():
-    AcceleratorState._reset_state(reset_partial_state=True)
-    GradientState._reset_state()
+    forget()
     yield
-    AcceleratorState._reset_state(reset_partial_state=True)
-    GradientState._reset_state()
-    os.environ.pop("ACCELERATE_USE_DEEPSPEED", None)
+    forget()
 
 
 def accelerator(config, **more):
@@ -64,6 +69,7 @@ def own(model, kind):
 
 @pytest.fixture(scope="module")
 def plain():
+    forget()
     return train(Accelerator(gradient_accumulation_steps=2), own)[0]
 
 

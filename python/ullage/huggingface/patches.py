@@ -11,7 +11,7 @@ from ullage.engine import Engine
 from ullage.huggingface import config as configs
 from ullage.huggingface import pretrained
 
-# First and last tested version of each, up to the last number that counts.
+# First and last tested version of each; those between are accepted.
 TESTED = {"transformers": ((5, 17), (5, 24)), "accelerate": ((1, 10), (1, 15))}
 
 
