@@ -1,6 +1,7 @@
 """The engine around a model: forward, backward, step, and what belongs to them."""
 
 import contextlib
+import json
 import logging
 import weakref
 
@@ -257,8 +258,23 @@ class Engine(AccelerateMethods, torch.nn.Module):
 
     @property
     def config(self):
-        """The effective settings: {key: (value, source)}."""
-        return {s.key: (s.value, s.source) for s in self._settings.effective()}
+        """The settings as they hold, nested as in a file; engine.sources says where each comes from."""
+        nested = {}
+        for setting in self._settings.effective():
+            *sections, key = setting.key.split(".")
+            section = nested
+            for name in sections:
+                section = section.setdefault(name, {})
+            try:
+                section[key] = json.loads(setting.value)
+            except ValueError:
+                section[key] = setting.value
+        return nested
+
+    @property
+    def sources(self):
+        """{dotted key: "file", "default", "derived" or who else set it}"""
+        return {setting.key: setting.source for setting in self._settings.effective()}
 
     @property
     def global_steps(self):

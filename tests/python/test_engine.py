@@ -334,3 +334,11 @@ def test_a_failed_step_can_be_mended_on_one_rank():
     other, *_ = ullage.initialize(model=bert(dropout=0), config=config(3))
     train(other, [batch])
     assert engine.parameters_sha256() == other.parameters_sha256()
+
+
+def test_the_settings_that_hold_can_be_read():
+    engine, *_ = ullage.initialize(model=bert(), config=config(2, gradient_clipping=0.5))
+    assert engine.config["zero_optimization"]["stage"] == 2
+    assert engine.config["gradient_clipping"] == 0.5
+    assert engine.sources["gradient_clipping"] == "file"
+    assert engine.sources["steps_per_print"] == "default"
