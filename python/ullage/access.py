@@ -29,7 +29,7 @@ class _Entry:
 
     def engine(self):
         engine = self._engine()
-        return engine if engine is not None and engine._core is not None else None
+        return engine if engine is not None and not engine.has_ended else None
 
 
 def register(engine):

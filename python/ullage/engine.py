@@ -382,11 +382,15 @@ class Engine(AccelerateMethods, torch.nn.Module):
     def destroy(self):
         """Gives the parameters back and ends the engine. Sliced ones lose their bytes."""
         access.end_leases()
-        if self._gives_model_back and not isinstance(self._core, _Ended):
+        if self._gives_model_back and not self.has_ended:
             self._give_model_back()
         for key in self._names:
             _engine_of.pop(key, None)
         self._core = _Ended()
+
+    @property
+    def has_ended(self):
+        return self._core is None or isinstance(self._core, _Ended)
 
     def _name_of(self, parameter):
         return self._names[id(parameter)]
