@@ -46,9 +46,11 @@ ctest --test-dir build/ci --output-on-failure -j "$jobs" --no-tests=error --labe
 echo '== tests of the commands and of the checks'
 python_tests=(tests/tools)
 [[ ! -d tests/e2e ]] || python_tests+=(tests/e2e)
-python_tests+=(tests/python)
-export PYTHONPATH=$root/build/ci/python
 python -m pytest -q -p no:cacheprovider --junit-xml "$results/pytest.xml" "${python_tests[@]}" ||
   touch "$results/pytest.failed"
+
+echo '== tests of the Python package'
+PYTHONPATH=$root/build/ci/python OMP_NUM_THREADS=1 python -m pytest -q -p no:cacheprovider \
+  --junit-xml "$results/python.xml" tests/python || touch "$results/python.failed"
 
 python scripts/test_summary.py "$results"

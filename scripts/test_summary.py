@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
 """Counts what scripts/test.sh ran, prints 'N passed, N failed', and exits with 1 on any failure.
 
-The folder holds ctest.xml and pytest.xml (JUnit form), NAME.passed or NAME.failed for each check,
-and ctest.failed or pytest.failed where the runner itself said so. A ctest entry is one binary with
-many tests: they are counted one by one from GoogleTest's lines.
+The folder holds ctest.xml, pytest.xml and python.xml (JUnit form), NAME.passed or NAME.failed for
+each check, and ctest.failed and so on where the runner itself said so. A ctest entry is one binary
+with many tests: they are counted one by one from GoogleTest's lines.
 """
 import pathlib
 import re
 import sys
 import xml.etree.ElementTree as ET
 
+RUNNERS = ("ctest", "pytest", "python")
 RESULT = re.compile(r"^\[\s+(OK|FAILED)\s+\] (\S+?),? .*\(\d+ ms\)$", re.M)
 
 
@@ -29,7 +30,7 @@ def count_case(case):
 def count(folder):
     passed = len(list(folder.glob("*.passed")))
     failed = 0
-    for runner in ("ctest", "pytest"):
+    for runner in RUNNERS:
         report = folder / f"{runner}.xml"
         counts = [count_case(case) for case in ET.parse(report).iter("testcase")] \
             if report.exists() else []
@@ -38,7 +39,7 @@ def count(folder):
         # The runner's own word weighs: it fails too when nothing ran, or when it crashed.
         said_so = (folder / f"{runner}.failed").exists()
         failed += bad or int(said_so or not counts)
-    failed += sum(path.stem not in {"ctest", "pytest"} for path in folder.glob("*.failed"))
+    failed += sum(path.stem not in RUNNERS for path in folder.glob("*.failed"))
     return passed, failed
 
 

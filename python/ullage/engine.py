@@ -7,7 +7,7 @@ import weakref
 
 import torch
 
-from ullage import _C, access, checkpoint, rebinding
+from ullage import _C, access, autocast, checkpoint, rebinding
 from ullage import optimizer as optimizers
 from ullage.empty import reader_for
 from ullage.gradients import GradientView
@@ -130,7 +130,8 @@ class Engine(AccelerateMethods, torch.nn.Module):
             kwargs = to_device(kwargs, self.device)
         access.end_leases()
         rebinding.adopt(self)
-        return self._core.forward(lambda: self.module(*args, **kwargs))
+        with autocast.owned(self.device.type):
+            return self._core.forward(lambda: self.module(*args, **kwargs))
 
     def backward(self, loss, retain_graph=False, scale_wrt_gas=True):
         """Runs the backward pass of a loss of one element; returns it divided by the accumulation
@@ -307,6 +308,7 @@ class Engine(AccelerateMethods, torch.nn.Module):
 
     def parameters_sha256(self):
         """Collective: SHA-256 over name, shape and fp32 values of every distinct parameter."""
+        access.end_leases()
         return self._core.parameters_sha256()
 
     # ---- data
@@ -334,6 +336,7 @@ class Engine(AccelerateMethods, torch.nn.Module):
         self, save_dir, tag=None, client_state=None, save_latest=True, exclude_frozen_parameters=False
     ):
         """Collective: checkpoint.save_checkpoint."""
+        access.end_leases()
         return checkpoint.save_checkpoint(
             self, save_dir, tag, client_state, save_latest, exclude_frozen_parameters
         )
@@ -349,6 +352,7 @@ class Engine(AccelerateMethods, torch.nn.Module):
         custom_load_fn=None,
     ):
         """Collective: checkpoint.load_checkpoint."""
+        access.end_leases()
         return checkpoint.load_checkpoint(
             self,
             load_dir,
@@ -364,6 +368,7 @@ class Engine(AccelerateMethods, torch.nn.Module):
         self, save_dir, save_filename="pytorch_model.bin", exclude_frozen_parameters=False
     ):
         """Collective: checkpoint.save_16bit_model."""
+        access.end_leases()
         return checkpoint.save_16bit_model(self, save_dir, save_filename, exclude_frozen_parameters)
 
     save_fp16_model = save_16bit_model

@@ -4,7 +4,7 @@ import contextlib
 
 import torch
 
-from ullage import _C
+from ullage import _C, access
 from ullage.engine import engine_of, engines
 
 
@@ -77,6 +77,7 @@ def _whole(parameter, part, value):
             "of the model that `initialize` got"
         )
     name = engine._name_of(parameter)
+    access.end_leases()
     if value is None:
         return engine._core.read_whole(name, part)
     engine._core.write_whole(name, part, value)

@@ -104,9 +104,8 @@ def test_an_optimizer_and_schedule_of_the_config_take_their_places(plain):
 
     losses, engine, optimizer = train(accelerator(config), make)
     assert losses[0] == pytest.approx(plain[0], rel=1e-5)
-    effective = {key: value for key, (value, _) in engine.config.items()}
-    assert effective["optimizer.params.weight_decay"] == "0.5"
-    assert effective["scheduler.params.total_num_steps"] == "10"
+    assert engine.config["optimizer"]["params"]["weight_decay"] == 0.5
+    assert engine.config["scheduler"]["params"]["total_num_steps"] == 10
 
 
 def test_state_is_saved_and_loaded(tmp_path):

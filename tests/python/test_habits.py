@@ -3,11 +3,11 @@
 import copy
 import gc
 import logging
-import weakref
 
 import pytest
 import torch
 from torch import nn
+from torch.multiprocessing.reductions import StorageWeakRef
 
 import ullage
 
@@ -142,7 +142,7 @@ def test_moves_and_casts_after_initialize_change_nothing_and_are_said_once(caplo
 
 def test_a_model_moved_before_initialize_leaves_no_second_copy():
     model = Net().to("cpu", torch.float64).float()
-    storages = [torch.multiprocessing.reductions.StorageWeakRef(p.untyped_storage()) for p in model.parameters()]  # fmt: skip
+    storages = [StorageWeakRef(p.untyped_storage()) for p in model.parameters()]
     assert not any(storage.expired() for storage in storages)
     engine = start(model)
     gc.collect()
@@ -215,16 +215,44 @@ def test_autocast_around_the_forward_gives_the_values_of_autocast(precision):
     loss.backward()
     engine = start(model, bf16={"enabled": precision == "bf16"})
     scaler = torch.amp.GradScaler("cpu", enabled=False)
-    copies = []
-    with torch.autocast("cpu", torch.bfloat16):
+    with Casts() as casts, torch.autocast("cpu", torch.bfloat16):
         own = engine(x)
+        assert casts.live() == 0
+    assert (len(casts.made) > 0) == (precision == "fp32")
     engine.backward(scaler.scale(own))
     for name, parameter in plain.named_parameters():
         if parameter.grad is not None:
             gradient = ullage.full_gradient(model.get_parameter(name))
             assert torch.equal(gradient, parameter.grad.float()), name
     engine.step()
-    assert torch.equal(own, loss) and not copies
+    assert torch.equal(own, loss)
+
+
+class Casts(torch.utils._python_dispatch.TorchDispatchMode):
+    """Notes the copies of weights that casts make."""
+
+    def __init__(self):
+        super().__init__()
+        self.made = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        if function is torch.ops.aten._to_copy.default and result.shape == (WIDTH, WIDTH):
+            self.made.append(StorageWeakRef(result.untyped_storage()))
+        return result
+
+    def live(self):
+        return sum(not storage.expired() for storage in self.made)
+
+
+def test_under_autocast_a_graph_from_before_a_write_is_an_error():
+    engine = start(Net())
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = engine(inputs(1)[0])
+    with torch.no_grad():
+        engine.module.layers[1].weight.mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        engine.backward(loss)
 
 
 def replace_data(net):

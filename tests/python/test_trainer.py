@@ -46,19 +46,19 @@ def test_auto_takes_what_the_arguments_say(tmp_path):
         tmp_path, str(path), max_grad_norm=0.25, weight_decay=0.125, adam_beta1=0.75, warmup_steps=2
     )
     run.train()
-    effective = {key: value for key, (value, _) in run.deepspeed.config.items()}
+    settings = run.deepspeed.config
     expected = {
-        "train_batch_size": "4",
-        "train_micro_batch_size_per_gpu": "2",
-        "gradient_accumulation_steps": "2",
-        "gradient_clipping": "0.25",
-        "optimizer.params.weight_decay": "0.125",
-        "zero_optimization.reduce_bucket_size": "4096 elements",
-        "zero_optimization.stage3_prefetch_bucket_size": "3686 elements",
-        "scheduler.params.warmup_max_lr": "0.001",
-        "scheduler.params.total_num_steps": "4",
+        "train_batch_size": 4,
+        "train_micro_batch_size_per_gpu": 2,
+        "gradient_accumulation_steps": 2,
+        "gradient_clipping": 0.25,
     }
-    assert {key: effective.get(key) for key in expected} == expected
+    assert {key: settings[key] for key in expected} == expected
+    assert settings["optimizer"]["params"]["weight_decay"] == 0.125
+    assert settings["zero_optimization"]["reduce_bucket_size"] == "4096 elements"
+    assert settings["zero_optimization"]["stage3_prefetch_bucket_size"] == "3686 elements"
+    assert settings["scheduler"]["params"]["warmup_max_lr"] == 0.001
+    assert settings["scheduler"]["params"]["total_num_steps"] == 4
     rates = [entry["learning_rate"] for entry in run.state.log_history if "loss" in entry]
     assert rates[:2] == pytest.approx([0, 0.001])
 
