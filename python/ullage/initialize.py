@@ -100,6 +100,8 @@ def _end_former_engine(model, ranks):
                 "needed, call engine.destroy() and make the model anew"
             )
         log.warning("the model had an engine, which ends; its weights stay, its optimizer state does not")
+        if not engine._gives_model_back:
+            engine._leaves_model_whole([])
         engine.destroy()
 
 

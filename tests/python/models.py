@@ -40,11 +40,19 @@ def batches(count, size, length=16, seed=1):
 
 
 def config(stage=0, micro=4, accumulation=1, **more):
+    """stage: 0 to 3, or "streamed": stage 3 with everything on the host. On one rank only that gathers
+    weights when operators need them; the others have room for all."""
+    host = {"device": "cpu"}
+    streamed = {"offload_param": host, "offload_optimizer": host} if stage == "streamed" else {}
     settings = {
         "train_micro_batch_size_per_gpu": micro,
         "gradient_accumulation_steps": accumulation,
         "optimizer": {"type": "AdamW", "params": {"lr": 1e-2}},
-        "zero_optimization": {"stage": stage, "stage3_param_persistence_threshold": 0},
+        "zero_optimization": {
+            "stage": 3 if stage == "streamed" else stage,
+            "stage3_param_persistence_threshold": 0,
+            **streamed,
+        },
     }
     settings.update(more)
     return settings

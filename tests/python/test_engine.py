@@ -8,7 +8,7 @@ import torch
 import ullage
 from models import batches, bert, config, records
 
-STAGES = [0, 1, 2, 3]
+STAGES = [0, 1, 2, 3, "streamed"]
 
 
 def train(engine, data):
@@ -63,7 +63,7 @@ def test_three_spellings_of_backward_give_one_result(stage):
 
 
 def test_a_plain_backward_of_fp16_says_that_the_loss_scale_is_missing():
-    engine, *_ = ullage.initialize(model=bert(), config=config(3, fp16={"enabled": True}))
+    engine, *_ = ullage.initialize(model=bert(), config=config("streamed", fp16={"enabled": True}))
     batch = batches(1, 4)[0]
     with pytest.raises(RuntimeError, match="without the loss scale 65536"):
         engine(**batch).loss.backward()
@@ -94,7 +94,7 @@ def test_grad_is_the_mean_gradient_and_what_is_written_to_it_counts(stage):
 
 def test_writes_to_gradients_survive_a_second_backward():
     model = bert(dropout=0)
-    engine, *_ = ullage.initialize(model=model, config=config(3, accumulation=2))
+    engine, *_ = ullage.initialize(model=model, config=config("streamed", accumulation=2))
     first, second = batches(2, 4)
     engine.backward(engine(**first).loss)
     model.classifier.bias.grad.zero_()
@@ -107,13 +107,13 @@ def test_writes_to_gradients_survive_a_second_backward():
 
 
 def test_zero_grad_drops_what_was_summed():
-    engine, *_ = ullage.initialize(model=bert(), config=config(3), seed=7)
+    engine, *_ = ullage.initialize(model=bert(), config=config("streamed"), seed=7)
     first, second = batches(2, 4)
     engine.backward(engine(**first).loss)
     engine.optimizer.zero_grad()
     assert engine.module.classifier.weight.grad is None
     train(engine, [second])
-    other, *_ = ullage.initialize(model=bert(), config=config(3), seed=7)
+    other, *_ = ullage.initialize(model=bert(), config=config("streamed"), seed=7)
     train(other, [second])
     assert engine.parameters_sha256() == other.parameters_sha256()
 
@@ -136,7 +136,7 @@ def test_a_users_optimizer_and_scheduler_hold(kind):
 
     reference = kind(groups(plain), lr=1e-2)
     reference_scheduler = halve(reference)
-    settings = config(3, gradient_clipping=0)
+    settings = config("streamed", gradient_clipping=0)
     del settings["optimizer"]
     own = kind(groups(model), lr=1e-2)
     engine, optimizer, _, scheduler = ullage.initialize(
@@ -206,7 +206,7 @@ def test_a_batch_size_can_be_changed_between_steps():
 def test_checkpoints_go_on_at_any_stage(tmp_path, precision):
     more = {"bf16": {"enabled": True}} if precision == "bf16" else {}
     first, rest = batches(5, 4)[:2], batches(5, 4)[2:]
-    engine, *_ = ullage.initialize(model=bert(), config=config(3, **more), seed=7)
+    engine, *_ = ullage.initialize(model=bert(), config=config("streamed", **more), seed=7)
     train(engine, first)
     state = {"epoch": 3, "best": torch.ones(2)}
     engine.save_checkpoint(tmp_path, tag="good", client_state=state)
@@ -232,7 +232,7 @@ def test_a_folder_without_a_checkpoint_is_said(tmp_path, caplog):
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "model.safetensors"])
 def test_the_model_is_saved_for_others(tmp_path, name):
     model = bert(dropout=0)
-    engine, *_ = ullage.initialize(model=model, config=config(3))
+    engine, *_ = ullage.initialize(model=model, config=config("streamed"))
     train(engine, batches(2, 4))
     engine.save_16bit_model(tmp_path, name)
     if name.endswith("safetensors"):
@@ -275,7 +275,7 @@ def test_what_is_passed_twice_or_not_at_all_is_refused():
 
 def test_gathered_parameters_can_be_written_by_one_rank():
     model = bert()
-    engine, *_ = ullage.initialize(model=model, config=config(3))
+    engine, *_ = ullage.initialize(model=model, config=config("streamed"))
     weight = model.classifier.weight
     with ullage.gathered(weight, modify_rank=0), torch.no_grad():
         weight.fill_(0.25)
@@ -284,7 +284,7 @@ def test_gathered_parameters_can_be_written_by_one_rank():
 
 def test_whole_state_is_read_and_set():
     model = bert()
-    engine, *_ = ullage.initialize(model=model, config=config(3))
+    engine, *_ = ullage.initialize(model=model, config=config("streamed"))
     train(engine, batches(1, 4))
     weight = model.classifier.weight
     assert ullage.full_optimizer_state(weight, "exp_avg").abs().sum() > 0
@@ -304,7 +304,7 @@ def test_a_model_that_gets_a_second_engine_trains_with_that_alone(stage, caplog)
     first, *_ = ullage.initialize(model=model, config=config(stage))
     train(first, batches(1, 4))
     before = first.parameters_sha256()
-    second, *_ = ullage.initialize(model=model, config=config(3))
+    second, *_ = ullage.initialize(model=model, config=config("streamed"))
     assert "the model had an engine, which ends" in caplog.text
     assert second.parameters_sha256() == before
     train(second, batches(1, 4))
@@ -317,7 +317,7 @@ def test_a_failed_step_can_be_mended_on_one_rank():
     model = bert(dropout=0)
     with pytest.raises(ullage.ConfigError):
         ullage.initialize(model=model, config={**config(3), "gradient_clipping": -1})
-    engine, *_ = ullage.initialize(model=model, config=config(3))
+    engine, *_ = ullage.initialize(model=model, config=config("streamed"))
     batch = batches(1, 4)[0]
 
     def fail(_):
@@ -331,7 +331,7 @@ def test_a_failed_step_can_be_mended_on_one_rank():
         engine.backward(engine(**batch).loss)
     engine.zero_grad()
     train(engine, [batch])
-    other, *_ = ullage.initialize(model=bert(dropout=0), config=config(3))
+    other, *_ = ullage.initialize(model=bert(dropout=0), config=config("streamed"))
     train(other, [batch])
     assert engine.parameters_sha256() == other.parameters_sha256()
 

@@ -7,7 +7,7 @@ import ullage
 from models import batches, bert, config
 
 
-@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+@pytest.mark.parametrize("stage", [0, 1, 2, 3, "streamed"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_the_plan_is_what_the_engine_holds(stage, precision):
     more = {"bf16": {"enabled": True}} if precision == "bf16" else {}
