@@ -31,7 +31,7 @@ from ullage._C import (  # noqa: E402
     StateError,
     UnsupportedError,
 )
-from ullage import gradients, patches  # noqa: E402
+from ullage import gradients, lines, patches  # noqa: E402
 from ullage.empty import empty_init  # noqa: E402
 from ullage.engine import Engine  # noqa: E402
 from ullage.huggingface import enable_for_transformers  # noqa: E402
@@ -47,6 +47,7 @@ from ullage.whole import (  # noqa: E402
 )
 
 gradients.install()
+lines.install()
 patches.install()
 
 __all__ = [

@@ -7,7 +7,7 @@ import weakref
 
 import torch
 
-from ullage import _C, access, autocast, checkpoint, rebinding
+from ullage import _C, access, autocast, checkpoint, lines, rebinding
 from ullage import optimizer as optimizers
 from ullage.empty import reader_for
 from ullage.gradients import GradientView
@@ -100,13 +100,11 @@ class Engine(AccelerateMethods, torch.nn.Module):
         self._last = None
         self.micro_steps = 0
         self.global_samples = 0
-        self._skipped_before = 0
         self._gives_model_back = False
+        asks = "steps_per_print" in settings.given
+        self._lines_every = settings.steps_per_print if asks else None
         if ranks.rank == 0:
-            for line in self._core.start_lines():
-                log.info(line)
-            for line in settings.no_effect:
-                log.info(line)
+            lines.say_start(settings, self._core.start_lines())
 
     def _make_optimizer(self):
         groups = [
@@ -139,7 +137,7 @@ class Engine(AccelerateMethods, torch.nn.Module):
         is returned."""
         access.end_leases()
         rebinding.check(self)
-        self._gradients.take_back()
+        self._gradients.write_back()  # before another pass adds to the sums
         if scale_wrt_gas:
             return self._core.backward(loss, retain_graph)
         scaled = loss if loss is None else loss * self.gradient_accumulation_steps()
@@ -160,6 +158,8 @@ class Engine(AccelerateMethods, torch.nn.Module):
         self.global_samples += self.train_batch_size()
         if self._last.applied and self._user_scheduler is not None:
             self._user_scheduler.step(**(lr_kwargs or {}))
+        if self._ranks.rank == 0:
+            lines.say_step(self)
 
     def _apply(self):
         access.end_leases()

@@ -59,9 +59,6 @@ class GradientView:
                 self._engine._core.write_whole(name, "gradient", gradient)
         self._handed_out.clear()
 
-    # Before another backward pass adds to the sums.
-    take_back = write_back
-
     def forget(self):
         self._handed_out.clear()
 

@@ -342,3 +342,14 @@ def test_the_settings_that_hold_can_be_read():
     assert engine.config["gradient_clipping"] == 0.5
     assert engine.sources["gradient_clipping"] == "file"
     assert engine.sources["steps_per_print"] == "default"
+
+
+def test_what_a_config_asks_for_is_said_or_done(caplog):
+    settings = config(2, steps_per_print=2, activation_checkpointing={"cpu_checkpointing": False})
+    engine, *_ = ullage.initialize(model=bert(), config={**settings, "memory_breakdown": True})
+    assert "activation_checkpointing: no effect here" in caplog.text
+    assert "memory_breakdown: no effect here" in caplog.text
+    assert "wall_clock_breakdown" not in caplog.text
+    train(engine, batches(4, 4))
+    lines = [line for line in caplog.messages if line.startswith("step ")]
+    assert [line.split(":")[0] for line in lines] == ["step 2", "step 4"]
