@@ -117,7 +117,6 @@ void AddSettings(py::module_& module) {
       .def_static("from_file", &Settings::FromFile, py::arg("path"))
       .def("resolve_batch_sizes", &Settings::ResolveBatchSizes, py::arg("world_size"))
       .def("effective", &Settings::Effective)
-      .def("clear_scheduler", [](Settings& self) { self.scheduler = std::monostate(); })
       .def_property_readonly("has_scheduler",
                              [](const Settings& self) {
                                return !std::holds_alternative<std::monostate>(self.scheduler);

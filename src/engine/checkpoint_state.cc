@@ -19,7 +19,7 @@ std::vector<WrittenPiece> PiecesWrittenBy(const plan::Plan& plan, int rank) {
     const std::int64_t before = holds_slice ? 0 : rank * unit.unit.slice_numel;
     for (const layout::Piece& piece : layout::PiecesOfSlice(unit.unit, rank)) {
       pieces.push_back({static_cast<int>(u), before + piece.slice_offset, piece.parameter,
-                        piece.parameter_offset, piece.numel});
+                        piece.parameter_offset, piece.numel, piece.slice_offset});
     }
   }
   return pieces;

@@ -29,6 +29,7 @@ struct WrittenPiece {
   int parameter = 0;
   std::int64_t first = 0;
   std::int64_t numel = 0;
+  std::int64_t slice_offset = 0;  // where `first` lies in the rank's slice
 };
 
 // Every element of every parameter is written by one rank, the owner of its slice, also where other

@@ -105,6 +105,8 @@ struct HeldRange {
   std::int64_t held_offset = 0;  // where `begin` lies in what this rank holds of the unit
 };
 HeldRange HeldRangeOf(const plan::Plan& plan, int rank, int parameter);
+// The index of a parameter. Throws ConfigError when there is none of that name.
+int FindParameter(const plan::Plan& plan, const std::string& name);
 
 }  // namespace engine
 }  // namespace ullage

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "base/sha256.h"
 #include "engine/core.h"
@@ -14,6 +15,16 @@ constexpr std::int64_t kPieceNumel = 1 << 20;
 constexpr std::uint32_t kReadItem = 0x52000000;
 
 }  // namespace
+
+int engine::FindParameter(const plan::Plan& plan, const std::string& name) {
+  const auto found = std::ranges::find(plan.parameters, name, &layout::ParameterSpec::name);
+  if (found == plan.parameters.end()) {
+    throw ConfigError(fmt::format("there is no parameter '{}'", name),
+                      "names are those of the list that the engine was made with; a tied parameter "
+                      "is known by its first name");
+  }
+  return static_cast<int>(found - plan.parameters.begin());
+}
 
 struct Engine::Gathered::State {
   params::ParameterStore& store;
@@ -30,18 +41,12 @@ Engine::Gathered::~Gathered() noexcept(false) {
 
 Engine::Gathered Engine::Gather(const std::vector<std::string>& names, bool write) {
   std::vector<int> parameters;
-  const auto& specs = core_->plan.parameters;
-  for (std::size_t p = 0; p < specs.size() && names.empty(); ++p) {
-    parameters.push_back(static_cast<int>(p));
+  if (names.empty()) {
+    parameters.resize(core_->plan.parameters.size());
+    std::iota(parameters.begin(), parameters.end(), 0);
   }
   for (const std::string& name : names) {
-    const auto found = std::ranges::find(specs, name, &layout::ParameterSpec::name);
-    if (found == specs.end()) {
-      throw ConfigError(fmt::format("there is no parameter '{}'", name),
-                        "names are those of the list that the engine was made with; a tied "
-                        "parameter is known by its first name");
-    }
-    parameters.push_back(static_cast<int>(found - specs.begin()));
+    parameters.push_back(engine::FindParameter(core_->plan, name));
   }
   core_->store->Acquire(parameters, write);
   return Gathered(std::make_unique<Gathered::State>(

@@ -25,32 +25,17 @@ namespace {
 
 constexpr std::uint32_t kWholeItem = 0x57000000;
 
-// A run of elements that one rank can give, or that this rank has to take.
-struct Run {
-  int unit = 0;
-  int rank = 0;
-  std::int64_t offset = 0;  // in what the rank holds, or for gradients in its slice
-  std::int64_t first = 0;   // of the parameter
-  std::int64_t numel = 0;
-};
+using engine::WrittenPiece;
 
 struct Part {
+  int parameter = 0;
   bool is_gradient = false;
   int moment = -1;  // -1: the value
 };
 
-int FindParameter(const plan::Plan& plan, const std::string& name) {
-  const auto found = std::ranges::find(plan.parameters, name, &layout::ParameterSpec::name);
-  if (found == plan.parameters.end()) {
-    throw ConfigError(fmt::format("there is no parameter '{}'", name),
-                      "names are those of the list that the engine was made with; a tied parameter "
-                      "is known by its first name");
-  }
-  return static_cast<int>(found - plan.parameters.begin());
-}
-
-Part FindPart(const Engine::Core& core, int parameter, const std::string& part) {
-  if (part == "value") return {};
+Part FindPart(const Engine::Core& core, const std::string& name, const std::string& part) {
+  const int parameter = engine::FindParameter(core.plan, name);
+  if (part == "value") return {.parameter = parameter};
   const std::vector<std::string> moments =
       engine::MomentNames(core.plan, core.settings.optimizer.type);
   const layout::ParameterSpec& spec = core.plan.parameters[static_cast<std::size_t>(parameter)];
@@ -64,46 +49,37 @@ Part FindPart(const Engine::Core& core, int parameter, const std::string& part) 
     throw ConfigError(fmt::format("parameter '{}' is frozen and has no {}", spec.name, part),
                       "ask for its value");
   }
-  if (part == "gradient") return {.is_gradient = true};
-  return {.moment = static_cast<int>(moment - moments.begin())};
+  if (part == "gradient") return {.parameter = parameter, .is_gradient = true};
+  return {.parameter = parameter, .moment = static_cast<int>(moment - moments.begin())};
 }
 
-// Every element of the parameter once, with the rank that has it in its slice.
-std::vector<Run> RunsOf(const plan::Plan& plan, int parameter, bool of_slices) {
-  std::vector<Run> runs;
-  for (int rank = 0; rank < plan.world_size; ++rank) {
-    for (std::size_t u = 0; u < plan.units.size(); ++u) {
-      const plan::UnitPlan& unit = plan.units[u];
-      const bool holds_slice =
-          of_slices || unit.unit.sliced || unit.state == plan::StateShare::kSlice;
-      const std::int64_t before = holds_slice ? 0 : rank * unit.unit.slice_numel;
-      for (const layout::Piece& piece : layout::PiecesOfSlice(unit.unit, rank)) {
-        if (piece.parameter != parameter || piece.numel == 0) continue;
-        runs.push_back({static_cast<int>(u), rank, before + piece.slice_offset,
-                        piece.parameter_offset, piece.numel});
-      }
-    }
-  }
-  return runs;
+// What rank `rank` has of the parameter in its slices.
+std::vector<WrittenPiece> PiecesOf(const plan::Plan& plan, int rank, int parameter) {
+  std::vector<WrittenPiece> pieces = engine::PiecesWrittenBy(plan, rank);
+  std::erase_if(pieces, [&](const WrittenPiece& piece) { return piece.parameter != parameter; });
+  return pieces;
 }
 
 // The sums of this rank's slice of `unit` as a tensor over their memory.
-at::Tensor SumsOf(Engine::Core& core, const Run& run) {
-  const grads::UnitSums sums = core.gradients->Of(run.unit);
-  const bool on_cuda = core.memory.OnCuda(core.plan.units[static_cast<std::size_t>(run.unit)].home);
-  return torchx::View(sums.data + run.offset * ElementBytes(sums.dtype), {run.numel},
+at::Tensor SumsOf(Engine::Core& core, const WrittenPiece& piece) {
+  const grads::UnitSums sums = core.gradients->Of(piece.unit);
+  const bool on_cuda =
+      core.memory.OnCuda(core.plan.units[static_cast<std::size_t>(piece.unit)].home);
+  return torchx::View(sums.data + piece.slice_offset * ElementBytes(sums.dtype), {piece.numel},
                       torchx::ToTorch(sums.dtype),
                       on_cuda ? core.memory.device() : c10::Device(c10::kCPU));
 }
 
-void CheckCanBeRead(Engine::Core& core, const Part& part, const std::string& name) {
+// What is asked for, when it can be read and written now.
+Part Ask(Engine::Core& core, const std::string& name, const std::string& asked) {
+  const Part part = FindPart(core, name, asked);
   if (core.memory.is_dry()) {
     throw StateError("a dry run has no values", "ask an engine that trains");
   }
   core.gradients->EndOutsidePass();
   core.store->CheckBindings();
   core.host_updates->Finish();
-  if (!part.is_gradient) return;
+  if (!part.is_gradient) return part;
   if (core.backwards == 0) {
     throw StateError(fmt::format("parameter '{}' has no gradient: there was no backward pass since "
                                  "the last step",
@@ -111,6 +87,11 @@ void CheckCanBeRead(Engine::Core& core, const Part& part, const std::string& nam
                      "ask between the backward pass and the step");
   }
   core.gradients->Complete();
+  return part;
+}
+
+std::uint32_t ItemOf(const Part& part) {
+  return kWholeItem | static_cast<std::uint32_t>(part.parameter);
 }
 
 }  // namespace
@@ -118,27 +99,26 @@ void CheckCanBeRead(Engine::Core& core, const Part& part, const std::string& nam
 at::Tensor Engine::ReadWhole(const std::string& parameter, const std::string& part) {
   Core& core = *core_;
   const at::NoGradGuard no_grad;
-  const int index = FindParameter(core.plan, parameter);
-  const Part what = FindPart(core, index, part);
-  CheckCanBeRead(core, what, parameter);
-  const layout::ParameterSpec& spec = core.plan.parameters[static_cast<std::size_t>(index)];
-  at::Tensor whole = at::empty(spec.shape, at::kFloat);
+  const Part what = Ask(core, parameter, part);
+  at::Tensor whole =
+      at::empty(core.plan.parameters[static_cast<std::size_t>(what.parameter)].shape, at::kFloat);
   const at::Tensor flat = whole.view({-1});
   core.TellingOthers([&] {
-    for (const Run& run : RunsOf(core.plan, index, what.is_gradient)) {
-      const std::span<float> values(flat.data_ptr<float>() + run.first,
-                                    static_cast<std::size_t>(run.numel));
-      if (run.rank == core.ranks->rank()) {
-        if (what.is_gradient) {
-          flat.slice(0, run.first, run.first + run.numel).copy_(SumsOf(core, run));
+    for (int rank = 0; rank < core.plan.world_size; ++rank) {
+      for (const WrittenPiece& piece : PiecesOf(core.plan, rank, what.parameter)) {
+        const at::Tensor own = flat.slice(0, piece.first, piece.first + piece.numel);
+        const std::span<float> values(own.data_ptr<float>(), static_cast<std::size_t>(piece.numel));
+        if (rank != core.ranks->rank()) {
+          // Comes with the exchange below.
+        } else if (what.is_gradient) {
+          own.copy_(SumsOf(core, piece));
         } else if (what.moment >= 0) {
-          core.optimizer->LoadMoment(run.unit, what.moment, run.offset, values);
+          core.optimizer->LoadMoment(piece.unit, what.moment, piece.held_offset, values);
         } else {
-          core.optimizer->LoadMaster(run.unit, run.offset, values);
+          core.optimizer->LoadMaster(piece.unit, piece.held_offset, values);
         }
+        core.comm().Broadcast(std::as_writable_bytes(values), rank, ItemOf(what));
       }
-      core.comm().Broadcast(std::as_writable_bytes(values), run.rank,
-                            kWholeItem | static_cast<std::uint32_t>(index));
     }
   });
   if (what.is_gradient) whole.mul_(1 / (core.accumulation() * core.scaler.scale()));
@@ -149,10 +129,9 @@ void Engine::WriteWhole(const std::string& parameter, const std::string& part,
                         const at::Tensor& values) {
   Core& core = *core_;
   const at::NoGradGuard no_grad;
-  const int index = FindParameter(core.plan, parameter);
-  const Part what = FindPart(core, index, part);
-  CheckCanBeRead(core, what, parameter);
-  const layout::ParameterSpec& spec = core.plan.parameters[static_cast<std::size_t>(index)];
+  const Part what = Ask(core, parameter, part);
+  const layout::ParameterSpec& spec =
+      core.plan.parameters[static_cast<std::size_t>(what.parameter)];
   if (values.sizes() != c10::IntArrayRef(spec.shape)) {
     throw ConfigError(
         fmt::format("parameter '{}' has shape [{}], its new {} [{}]", parameter,
@@ -166,17 +145,16 @@ void Engine::WriteWhole(const std::string& parameter, const std::string& part,
     // Nobody reads old weights beyond the exchange.
     if (part == "value") {
       core.store->EndReading();
-      core.comm().Barrier(kWholeItem | static_cast<std::uint32_t>(index));
+      core.comm().Barrier(ItemOf(what));
       core.store->BeginUpdate(/*frozen_too=*/true);
     }
     if (what.is_gradient) {
-      for (const Run& run : RunsOf(core.plan, index, /*of_slices=*/true)) {
-        if (run.rank != core.ranks->rank()) continue;
-        SumsOf(core, run).copy_(flat.slice(0, run.first, run.first + run.numel));
-        core.gradients->NoteWritten(run.unit);
+      for (const WrittenPiece& piece : PiecesOf(core.plan, core.ranks->rank(), what.parameter)) {
+        SumsOf(core, piece).copy_(flat.slice(0, piece.first, piece.first + piece.numel));
+        core.gradients->NoteWritten(piece.unit);
       }
     } else if (const engine::HeldRange held =
-                   engine::HeldRangeOf(core.plan, core.ranks->rank(), index);
+                   engine::HeldRangeOf(core.plan, core.ranks->rank(), what.parameter);
                held.unit >= 0 && held.end > held.begin) {
       const std::span<const float> own(flat.const_data_ptr<float>() + held.begin,
                                        static_cast<std::size_t>(held.end - held.begin));
