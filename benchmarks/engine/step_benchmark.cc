@@ -1,7 +1,7 @@
 // Time and memory of training steps on random tokens, and the hash that proves what was computed.
 //
 //   step_benchmark CONFIG_JSON DS_CONFIG [--cuda] [--batch 16] [--seq 512] [--steps 15]
-//                  [--warmup 3] [--hash] [--random] [--parts]
+//                  [--warmup 3] [--hash] [--random] [--parts] [--trace FILE]
 //
 // Weights are random, and so are the tokens: speed and memory do not depend on them. Several ranks
 // are started with torchrun --no-python; the first prints. One line: median ms of a step, tokens/s,
@@ -11,15 +11,18 @@
 // more than ullage.device_memory leaves it, or when the engine still allocates.
 // With --parts the updates of a step, which go on beside the next forward, are given time to end
 // before it, and forward and backward are timed by themselves.
+// With --trace one more step runs under torch's profiler, which writes a Chrome trace.
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/randint.h>
 #include <fmt/format.h>
 #include <stdio.h>
+#include <torch/csrc/autograd/profiler_kineto.h>
 #include <torch/nn/module.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <set>
 #include <thread>
 
 #include "memory/process.h"
@@ -34,7 +37,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 struct Arguments {
-  std::string model, config;
+  std::string model, config, trace;
   bool cuda = false, hash = false, random = false, parts = false;
   std::int64_t batch = 16, sequence = 512, steps = 15, warmup = 3;
 };
@@ -44,7 +47,7 @@ Arguments Parse(int argc, char** argv) {
   if (argc < 3) {
     fmt::print(stderr,
                "usage: step_benchmark CONFIG_JSON DS_CONFIG [--cuda] [--batch N] [--seq N] "
-               "[--steps N] [--warmup N] [--hash] [--random] [--parts]\n");
+               "[--steps N] [--warmup N] [--hash] [--random] [--parts] [--trace FILE]\n");
     std::exit(2);
   }
   arguments.model = argv[1];
@@ -56,6 +59,7 @@ Arguments Parse(int argc, char** argv) {
     if (name == "--hash") arguments.hash = true;
     if (name == "--random") arguments.random = true;
     if (name == "--parts") arguments.parts = true;
+    if (name == "--trace" && i + 1 < argc) arguments.trace = argv[++i];
     if (name == "--batch") arguments.batch = number();
     if (name == "--seq") arguments.sequence = number();
     if (name == "--steps") arguments.steps = number();
@@ -144,6 +148,25 @@ bool TellMemory(const ullage::Engine& engine, std::int64_t step, std::int64_t al
   return ok;
 }
 
+// Records what runs while it lives, kernels of the device included.
+class Trace {
+ public:
+  explicit Trace(std::string path) : path_(std::move(path)) {
+    namespace profiler = torch::profiler::impl;
+    const profiler::ProfilerConfig config(profiler::ProfilerState::KINETO);
+    const std::set<profiler::ActivityType> activities = {profiler::ActivityType::CPU,
+                                                         profiler::ActivityType::CUDA};
+    torch::autograd::profiler::prepareProfiler(config, activities);
+    torch::autograd::profiler::enableProfiler(config, activities);
+  }
+  ~Trace() { torch::autograd::profiler::disableProfiler()->save(path_); }
+  Trace(const Trace&) = delete;
+  Trace& operator=(const Trace&) = delete;
+
+ private:
+  std::string path_;
+};
+
 double Median(std::vector<double> values) {
   std::ranges::sort(values);
   return values[values.size() / 2];
@@ -206,6 +229,12 @@ int main(int argc, char** argv) try {
     }
   }
   const std::string hash = arguments.hash ? engine.ParametersSha256() : "";  // by all ranks
+  if (!arguments.trace.empty()) {
+    const Trace trace(arguments.trace);
+    RunMicroStep(engine, *model, arguments, 0);
+    engine.Step();
+    if (arguments.cuda) ullage::torchx::Queue::OfOperators(device).Finish();
+  }
   if (ranks->rank() != 0) return is_kept ? 0 : 1;
   const double median = Median(times);
   const auto tokens =

@@ -3,6 +3,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 
@@ -16,6 +17,8 @@ namespace ullage::activations {
 namespace {
 
 namespace ag = torch::autograd;
+
+constexpr std::int64_t kAlignment = 512;  // bytes; torch's allocators give as much or less
 
 // The states of the generators that operators on a device draw from: the CPU's, which our own
 // dropout uses everywhere, and the device's own.
@@ -66,13 +69,15 @@ struct Kept final : torch::CustomClassHolder {
 class RecomputeFunction final : public ag::Function<RecomputeFunction> {
  public:
   static at::Tensor forward(ag::AutogradContext* context, const at::Tensor& x,
-                            at::TensorList parameters, const c10::intrusive_ptr<Kept>& kept) {
+                            at::TensorList parameters, const c10::intrusive_ptr<Kept>& kept,
+                            KeptInputs* inputs) {
+    const at::Tensor input = inputs != nullptr ? inputs->Keep(x) : x;
     // Saved, and not captured, so that a parameter that changes before backward is an error.
-    ag::variable_list saved = {x};
+    ag::variable_list saved = {input};
     saved.insert(saved.end(), parameters.begin(), parameters.end());
     context->save_for_backward(std::move(saved));
     context->saved_data["kept"] = c10::IValue::make_capsule(kept);
-    return kept->block(x);
+    return kept->block(input);
   }
 
   static ag::variable_list backward(ag::AutogradContext* context,
@@ -93,7 +98,7 @@ class RecomputeFunction final : public ag::Function<RecomputeFunction> {
       wanted.push_back(i == 0 ? x : saved[i]);
       places.push_back(i);
     }
-    ag::variable_list result(saved.size() + 1);  // one for `kept`
+    ag::variable_list result(saved.size() + 2);  // for `kept` and `inputs`
     at::Tensor output;
     {
       const Replay replay(kept.random, x.device());
@@ -111,14 +116,28 @@ class RecomputeFunction final : public ag::Function<RecomputeFunction> {
 
 }  // namespace
 
+at::Tensor KeptInputs::Keep(const at::Tensor& x) {
+  if (!piece_.defined()) {
+    const std::int64_t grain = kAlignment / static_cast<std::int64_t>(x.element_size());
+    stride_ = (x.numel() + grain - 1) / grain * grain;
+    shape_ = x.sizes().vec();
+    piece_ = at::empty({count_ * stride_}, x.options());
+  }
+  const bool fits = used_ < count_ && x.sizes() == at::IntArrayRef(shape_) &&
+                    x.scalar_type() == piece_.scalar_type();
+  if (!fits) return x;
+  const at::Tensor input = piece_.narrow(0, used_++ * stride_, x.numel()).view(shape_).copy_(x);
+  return input.variable_data();  // with a version of its own: others are still written
+}
+
 at::Tensor Recompute(const Block& block, const at::Tensor& x,
-                     const std::vector<at::Tensor>& parameters) {
+                     const std::vector<at::Tensor>& parameters, KeptInputs* inputs) {
   const auto wants_gradient = [](const at::Tensor& tensor) { return tensor.requires_grad(); };
   const bool is_recorded = at::GradMode::is_enabled() &&
                            (wants_gradient(x) || std::ranges::any_of(parameters, wants_gradient));
   if (!is_recorded) return block(x);
   return RecomputeFunction::apply(x, at::TensorList(parameters),
-                                  c10::make_intrusive<Kept>(block, x.device()));
+                                  c10::make_intrusive<Kept>(block, x.device()), inputs);
 }
 
 }  // namespace ullage::activations

@@ -88,13 +88,14 @@ struct Layer final : torch::nn::Module {
   }
 
   // `x` [batch * tokens, width]. With `first_only` the result is the first token of each record,
-  // [batch, width], and only that is computed.
+  // [batch, width], and only that is computed. Recomputed when there is a place for its input.
   at::Tensor operator()(const at::Tensor& x, const at::Tensor& bias, std::int64_t batch,
-                        std::int64_t tokens, bool first_only, bool recompute) const {
-    if (!recompute) return Run(x, bias, batch, tokens, first_only);
+                        std::int64_t tokens, bool first_only,
+                        activations::KeptInputs* inputs) const {
+    if (inputs == nullptr) return Run(x, bias, batch, tokens, first_only);
     return activations::Recompute(
         [=, this](const at::Tensor& y) { return Run(y, bias, batch, tokens, first_only); }, x,
-        parameters_);
+        parameters_, inputs);
   }
 
  private:
@@ -169,9 +170,10 @@ class Bert final : public torch::nn::Module {
                     bool first_only) const {
     at::Tensor x = (*embeddings_)(input_ids);
     const at::Tensor bias = MaskBias(attention_mask, x.scalar_type());
+    activations::KeptInputs inputs(std::ssize(layers_));
     for (const auto& layer : layers_) {
       x = (*layer)(x, bias, input_ids.size(0), input_ids.size(1),
-                   first_only && layer == layers_.back(), recompute_);
+                   first_only && layer == layers_.back(), recompute_ ? &inputs : nullptr);
     }
     return x;
   }

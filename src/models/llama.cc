@@ -109,10 +109,12 @@ struct Layer final : torch::nn::Module {
     parameters_ = parameters();
   }
 
-  at::Tensor operator()(const at::Tensor& x, const Surroundings& around, bool recompute) const {
-    if (!recompute) return Run(x, around);
+  // Recomputed when there is a place for its input.
+  at::Tensor operator()(const at::Tensor& x, const Surroundings& around,
+                        activations::KeptInputs* inputs) const {
+    if (inputs == nullptr) return Run(x, around);
     return activations::Recompute([this, around](const at::Tensor& y) { return Run(y, around); }, x,
-                                  parameters_);
+                                  parameters_, inputs);
   }
 
  private:
@@ -164,7 +166,8 @@ class Llama final : public torch::nn::Module {
       around.biases[window] =
           CausalBias(length, window, batch.document_ids, device, x.scalar_type());
     }
-    for (const auto& layer : layers_) x = (*layer)(x, around, recompute_);
+    activations::KeptInputs inputs(std::ssize(layers_));
+    for (const auto& layer : layers_) x = (*layer)(x, around, recompute_ ? &inputs : nullptr);
     return (*norm_)(x);
   }
 

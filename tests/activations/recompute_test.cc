@@ -34,11 +34,11 @@ struct Net {
     return at::dropout(at::tanh(at::linear(x, weights[i], biases[i])), 0.3, /*train=*/true) + x;
   }
 
-  Tensor Run(const Tensor& x, bool recompute) const {
+  Tensor Run(const Tensor& x, bool recompute, KeptInputs* inputs = nullptr) const {
     Tensor y = x;
     for (std::size_t i = 0; i < weights.size(); ++i) {
       const Block block = [this, i](const Tensor& input) { return Layer(input, i); };
-      y = recompute ? Recompute(block, y, {weights[i], biases[i]}) : block(y);
+      y = recompute ? Recompute(block, y, {weights[i], biases[i]}, inputs) : block(y);
     }
     return y;
   }
@@ -163,6 +163,65 @@ TEST(Recompute, AParameterThatChangedBeforeBackwardIsAnError) {
     net.weights[1].add_(1);
   }
   EXPECT_THROW(loss.backward(), c10::Error);
+}
+
+TEST(KeptInputs, ChangeNoBit) {
+  std::vector<Tensors> results;
+  for (const std::int64_t room : {0, 2, 3}) {  // two of the three layers, then all
+    at::manual_seed(3);
+    Net net;
+    const Tensor x = Input();
+    KeptInputs inputs(room);
+    const Tensor y = net.Run(x, true, room > 0 ? &inputs : nullptr);
+    y.sum().backward();
+    results.push_back(net.Gradients());
+    results.back().push_back(x.grad());
+    results.back().push_back(y.detach());
+  }
+  for (const Tensors& result : results) {
+    for (std::size_t i = 0; i < result.size(); ++i) {
+      EXPECT_TRUE(BitwiseEqual(results[0][i], result[i])) << i;
+    }
+  }
+}
+
+TEST(KeptInputs, LieInOnePieceThatIsGoneAfterBackward) {
+  Net net;
+  c10::weak_intrusive_ptr<c10::StorageImpl> piece(c10::intrusive_ptr<c10::StorageImpl>{});
+  std::vector<const void*> places;
+  Tensor loss;
+  {
+    KeptInputs inputs(3);
+    Tensor y = Input();
+    for (std::size_t i = 0; i < 3; ++i) {
+      const Block block = [&, i](const Tensor& x) {
+        if (places.size() <= i) {
+          places.push_back(x.const_data_ptr());
+          piece = x.storage().getWeakStorageImpl();
+        }
+        return net.Layer(x, i);
+      };
+      y = Recompute(block, y, {net.weights[i], net.biases[i]}, &inputs);
+    }
+    loss = y.sum();
+  }
+  for (std::size_t i = 0; i < 3; ++i) {
+    const auto place = static_cast<const char*>(places[i]) - static_cast<const char*>(places[0]);
+    EXPECT_EQ(place, static_cast<std::ptrdiff_t>(512 * i));
+  }
+  EXPECT_FALSE(piece.expired());
+  torchx::RunBackward(loss, 1.0, false);
+  EXPECT_TRUE(piece.expired());
+}
+
+TEST(KeptInputs, OfAnotherShapeOrTypeStayWhereTheyAre) {
+  KeptInputs inputs(3);
+  const at::NoGradGuard no_grad;
+  const Tensor first = Input(false), other = torchx::Random({4, 7}, 2), half = first.to(at::kHalf);
+  EXPECT_FALSE(inputs.Keep(first).is_same(first));
+  EXPECT_TRUE(inputs.Keep(other).is_same(other));
+  EXPECT_TRUE(inputs.Keep(half).is_same(half));
+  EXPECT_TRUE(BitwiseEqual(inputs.Keep(first), first));
 }
 
 TEST(Recompute, RefusesSecondDerivatives) {
