@@ -10,17 +10,16 @@
 namespace ullage::grads {
 namespace {
 
-// Bytes of gradients that may wait for their copies: beyond them the copies cannot keep up, and
-// holding more would only cost device memory.
-constexpr std::int64_t kMaxFlying = std::int64_t{512} << 20;
+constexpr std::int64_t kRingGrain = 512;  // bytes
 constexpr std::int64_t kGrain = 1 << 18;  // elements for one thread
 
 }  // namespace
 
-Landing::Landing(memory::Memory& memory, std::int64_t bytes)
+Landing::Landing(memory::Memory& memory, std::int64_t bytes, const memory::Buffer& crossing)
     : copies_(torchx::Queue::Beside(memory.device())),
       device_(memory.device()),
-      buffer_(memory.Allocate(memory::Tag::kBuckets, {bytes, 0}, plan::Tier::kHost)) {
+      buffer_(memory.Allocate(memory::Tag::kBuckets, {bytes, 0}, plan::Tier::kHost)),
+      crossing_(crossing) {
   if (buffer_.data() != nullptr) adder_ = std::thread([this] { AddLanded(); });
 }
 
@@ -35,24 +34,42 @@ Landing::~Landing() {
 }
 
 void Landing::Copy(const at::Tensor& gradient, std::byte* to) {
+  const auto operators = torchx::Queue::OfOperators(device_);
+  const auto* from = static_cast<const std::byte*>(gradient.const_data_ptr());
   const auto bytes = static_cast<std::int64_t>(gradient.nbytes());
-  LetGo(std::max<std::int64_t>(kMaxFlying - bytes, 0));
-  copies_.After(torchx::Queue::OfOperators(device_).Mark());
-  copies_.Copy(to, gradient.const_data_ptr(), bytes);
-  flights_.push_back({gradient, copies_.Mark()});
-  flying_bytes_ += bytes;
+  // In pieces, so that one is copied while the next moves to the ring.
+  const std::int64_t most = std::max(crossing_.size() / 4 / kRingGrain * kRingGrain, kRingGrain);
+  for (std::int64_t first = 0; first < bytes; first += most) {
+    const std::int64_t count = std::min(most, bytes - first);
+    const std::int64_t begin = TakeCrossing(count, operators);
+    operators.Copy(crossing_.data() + begin, from + first, count);
+    copies_.After(operators.Mark());
+    copies_.Copy(to + first, crossing_.data() + begin, count);
+    places_.push_back({begin, begin + count, copies_.Mark()});
+  }
 }
 
-void Landing::LetGo(std::int64_t allowed_bytes) {
-  while (!flights_.empty()) {
-    if (flying_bytes_ > allowed_bytes) {
-      flights_.front().done.Wait();
-    } else if (!flights_.front().done.IsDone()) {
-      return;
+// Places follow each other and begin anew at the end of the ring, so that the first ones are in the
+// way first. Copies are done in the order of the places: the last in the way is the one to wait
+// for.
+std::int64_t Landing::TakeCrossing(std::int64_t bytes, const torchx::Queue& operators) {
+  const std::int64_t taken = layout::RoundUp(bytes, kRingGrain);
+  torchx::Event last;
+  const auto remove_while = [&](const auto& is_in_the_way) {
+    while (!places_.empty() && is_in_the_way(places_.front())) {
+      last = std::move(places_.front().done);
+      places_.pop_front();
     }
-    flying_bytes_ -= static_cast<std::int64_t>(flights_.front().gradient.nbytes());
-    flights_.pop_front();
+  };
+  if (next_crossing_ + taken > crossing_.size()) {
+    remove_while([this](const Place& place) { return place.begin >= next_crossing_; });
+    next_crossing_ = 0;
   }
+  const std::int64_t begin = std::exchange(next_crossing_, next_crossing_ + taken);
+  remove_while(
+      [&](const Place& place) { return place.begin < begin + taken && begin < place.end; });
+  operators.After(last);
+  return begin;
 }
 
 void Landing::Store(const at::Tensor& gradient, std::byte* to) {
@@ -123,7 +140,7 @@ void Landing::AddLanded() {
 
 void Landing::Finish() {
   copies_.Finish();
-  LetGo(0);
+  places_.clear();
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return additions_.empty(); });
   if (error_ != nullptr) std::rethrow_exception(std::exchange(error_, nullptr));

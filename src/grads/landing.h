@@ -15,13 +15,16 @@
 
 namespace ullage::grads {
 
-// Copies run on a queue beside the operators'. A gradient is held until its copy is done, so that
-// its memory is not given to others; when many wait, the caller does. Called by one thread at a
-// time.
+// Note [Crossing]. Copies run on a queue beside the operators'. A gradient first moves to a ring on
+// the device, so that autograd's memory is free as soon as the operators have gone on: held until
+// its copy is done, it would lie between what comes and goes in the backward pass, for a time that
+// nobody can predict, and so would the memory that operators need. Where the ring has no room, the
+// operators' queue waits for the copies; the host never does. Called by one thread at a time.
 class Landing {
  public:
-  // `bytes`: room for gradients that are to be added to sums.
-  Landing(memory::Memory& memory, std::int64_t bytes);
+  // `bytes`: room on the host for gradients that are to be added to sums. `crossing`: the ring, of
+  // at least 512 bytes when gradients are stored or added; it must outlive this.
+  Landing(memory::Memory& memory, std::int64_t bytes, const memory::Buffer& crossing);
   // Waits for what is on its way.
   ~Landing();
 
@@ -38,8 +41,9 @@ class Landing {
   void Finish();
 
  private:
-  struct Flight {
-    at::Tensor gradient;
+  struct Place {  // of the ring, until its copy is done
+    std::int64_t begin;
+    std::int64_t end;
     torchx::Event done;
   };
   struct Addition {
@@ -52,17 +56,18 @@ class Landing {
   };
 
   void Copy(const at::Tensor& gradient, std::byte* to);
+  std::int64_t TakeCrossing(std::int64_t bytes, const torchx::Queue& operators);
   void AddCopied(std::int64_t bytes, DType dtype, std::int64_t numel, float* sums,
                  const std::function<void(std::byte* to)>& copy);
-  void LetGo(std::int64_t allowed_bytes);
   std::int64_t TakeRoom(std::int64_t bytes, std::unique_lock<std::mutex>& lock);
   void AddLanded();
 
   const torchx::Queue copies_;
   const c10::Device device_;
   memory::Buffer buffer_;
-  std::deque<Flight> flights_;
-  std::int64_t flying_bytes_ = 0;
+  const memory::Buffer& crossing_;
+  std::deque<Place> places_;  // in the order in which they were taken
+  std::int64_t next_crossing_ = 0;
 
   std::mutex mutex_;
   std::condition_variable changed_;

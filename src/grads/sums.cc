@@ -48,7 +48,10 @@ Sums::Sums(const plan::Plan& plan, const plan::WindowPlan& window_plan, int rank
       if (!work.additions.empty()) kernels::device::AddToFloat(work.additions, operators.stream());
     });
   }
-  if (cross) landing_ = std::make_unique<Landing>(memory, plan.landing_bytes);
+  if (plan.crossing_bytes > 0) {
+    crossing_ = memory.Allocate(memory::Tag::kBuckets, {plan.crossing_bytes, 0});
+  }
+  if (cross) landing_ = std::make_unique<Landing>(memory, plan.landing_bytes, crossing_);
 }
 
 UnitSums Sums::Of(int unit) const {
@@ -143,7 +146,7 @@ void Sums::Promote(int parameter, int unit) {
     for (const plan::UnitPlan& other : plan_.units) {
       room = std::max(room, 2 * plan::StagingBytes(other.unit, plan_.world_size));
     }
-    landing_ = std::make_unique<Landing>(memory_, room);
+    landing_ = std::make_unique<Landing>(memory_, room, crossing_);
   }
   for (const layout::Member& member : layout.members) {
     if (!came_[static_cast<std::size_t>(member.parameter)] || memory_.is_dry()) continue;

@@ -78,6 +78,7 @@ class Sums {
   std::vector<bool> came_;           // by parameter, since the last Clear
   bool warned_of_promotion_ = false;
   std::optional<GradientBatch> batch_;  // of sums on a CUDA device
+  memory::Buffer crossing_;             // Note [Crossing]
   std::unique_ptr<Landing> landing_;    // where gradients cross to the host
 };
 

@@ -184,6 +184,14 @@ void SizeBuffers(const Settings& settings, const Target& target, Plan& plan) {
       return unit.home == Tier::kHost ? StagingBytes(unit.unit, world_size) : 0;
     });
   }
+  plan.crossing_bytes = 0;
+  if (world_size == 1) {
+    for (std::size_t u = 0; u < plan.units.size(); ++u) {
+      if (!plan.IsUpdatedBeside(static_cast<int>(u))) continue;
+      plan.crossing_bytes += StagingBytes(plan.units[u].unit, world_size);
+    }
+    plan.crossing_bytes = std::min(plan.crossing_bytes, kCrossingBytes);
+  }
   plan.stream_bytes = 0;
   for (std::size_t u = 0; u < plan.units.size(); ++u) {
     const UnitPlan& unit = plan.units[u];
@@ -302,7 +310,7 @@ TagBytes Plan::BytesOfBuffers(Tier tier) const {
   add(Tag::kSaves, Tier::kHost, {save_buffer_bytes, 0});
   add(Tag::kBuckets, Tier::kHost, {landing_bytes + disk_slot_bytes, 0});
   add(Tag::kBuckets, Tier::kDisk, {0, MakeDiskLayout(*this).padding});
-  add(Tag::kBuckets, Tier::kDevice, {stream_bytes, 0});
+  add(Tag::kBuckets, Tier::kDevice, {stream_bytes + crossing_bytes, 0});
   for (const Tier each : {Tier::kDevice, Tier::kHost}) add(Tag::kBuckets, each, NormBytes(*this));
   add(Tag::kBuckets, Tier::kDevice,
       {staging_ring_bytes + own_staging_bytes + descriptor_bytes + sums_tile_bytes +

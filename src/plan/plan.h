@@ -72,6 +72,9 @@ struct Plan {
   std::int64_t stream_bytes = 0;
   // Host memory that gradients land in on their way from the device to fp32 sums on the host.
   std::int64_t landing_bytes = 0;
+  // The ring on the device that gradients wait in for their copies to the host. On several ranks
+  // they wait where peers read them.
+  std::int64_t crossing_bytes = 0;
   // Elements of a part of a unit whose state is on disk (plan/disk_layout.h), and the host memory
   // that parts pass through. 0 when there is no such unit.
   std::int64_t disk_part_numel = 0;
@@ -141,6 +144,10 @@ std::int64_t StagingBytes(const layout::Unit& unit, int world_size);  // one uni
 // and each unit. Nothing when operators run on the host.
 inline constexpr std::int64_t kNormResultBytes = 552;
 BufferBytes NormBytes(const Plan& plan);
+
+// The most that gradients on their way to the host hold on the device: the copies of a few
+// milliseconds.
+inline constexpr std::int64_t kCrossingBytes = std::int64_t{256} << 20;
 
 // Parts of units that are streamed through the device at the same time, and the elements of each.
 inline constexpr std::size_t kStreamSlots = 3;

@@ -59,6 +59,7 @@ std::string Plan::ToJson() const {
               {"ring_bytes", ring_bytes},
               {"prefetch_bytes", prefetch_bytes},
               {"landing_bytes", landing_bytes},
+              {"crossing_bytes", crossing_bytes},
               {"stream_bytes", stream_bytes},
               {"disk_slot_bytes", disk_slot_bytes},
               {"save_buffer_bytes", save_buffer_bytes},

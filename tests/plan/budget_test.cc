@@ -107,7 +107,7 @@ TEST(Budget, MovesWeightsWhenMovingAllStateIsNotEnoughAndSmallParametersLast) {
 TEST(Budget, CountsTheBuffersThroughWhichStateIsStreamed) {
   const Target cuda = {.on_cuda = true};
   const std::int64_t all = OnDevice(MakePlan(SettingsWith(1 << 20), Specs(), cuda));
-  for (std::int64_t budget = all - 1; budget > all / 2; budget -= 700) {
+  for (std::int64_t budget = all - 1; budget > all * 6 / 10; budget -= 700) {
     const Plan plan = MakePlan(SettingsWith(budget), Specs(), cuda);
     EXPECT_GT(plan.stream_bytes, 0);
     EXPECT_LE(OnDevice(plan), budget);

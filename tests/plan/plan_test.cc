@@ -334,6 +334,24 @@ TEST(Plan, GradientsLandOnTheHostOnlyOnTheWayFromCudaToFp32Sums) {
             plan.landing_bytes + NormBytes(plan).used);
 }
 
+TEST(Plan, GradientsOnTheirWayToTheHostHaveARingOnTheDevice) {
+  const Case c = {1, 1, DType::kBFloat16, 1};
+  Settings settings = SettingsOf(c);
+  EXPECT_EQ(MakePlan(settings, Specs(c.dtype), {.on_cuda = true}).crossing_bytes, 0);
+  settings.zero.offload_optimizer.device = OffloadDevice::kCpu;
+  EXPECT_EQ(MakePlan(settings, Specs(c.dtype), {}).crossing_bytes, 0);
+  const Plan plan = MakePlan(settings, Specs(c.dtype), {.on_cuda = true});
+  std::int64_t all = 0;
+  for (const UnitPlan& unit : plan.units) {
+    if (unit.unit.trainable) all += StagingBytes(unit.unit, 1);
+  }
+  EXPECT_EQ(plan.crossing_bytes, all);  // of a small model
+  std::vector<layout::ParameterSpec> large = Specs(c.dtype);
+  large.front().shape = {1 << 28};
+  large.front().numel = 1 << 28;
+  EXPECT_EQ(MakePlan(settings, large, {.on_cuda = true}).crossing_bytes, kCrossingBytes);
+}
+
 TEST(Plan, HeldIsTheSliceWhereWeightsOrStateAreSliced) {
   for (const Case& c : Cases(0)) {
     const Plan plan = PlanOf(c);

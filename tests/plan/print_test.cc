@@ -28,6 +28,7 @@ TEST(Print, JsonHoldsEveryNumberOfThePlan) {
   Plan plan = SmallPlan(2);
   plan.prefetch_bytes = 128;
   plan.landing_bytes = 64;
+  plan.crossing_bytes = 32;
   const auto json = nlohmann::json::parse(plan.ToJson());
   EXPECT_EQ(json["world_size"], 2);
   EXPECT_EQ(json["stage"], 3);
@@ -35,6 +36,7 @@ TEST(Print, JsonHoldsEveryNumberOfThePlan) {
   EXPECT_EQ(json["ring_bytes"], plan.ring_bytes);
   EXPECT_EQ(json["prefetch_bytes"], 128);
   EXPECT_EQ(json["landing_bytes"], 64);
+  EXPECT_EQ(json["crossing_bytes"], 32);
   EXPECT_EQ(json["staging_ring_bytes"], plan.staging_ring_bytes);
   EXPECT_EQ(json["own_staging_bytes"], plan.own_staging_bytes);
   EXPECT_EQ(json["bucket_numel"], plan.bucket_numel);
