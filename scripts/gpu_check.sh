@@ -111,6 +111,10 @@ same_bits 'tiny decoder, four micro-steps' llama-tiny --batch 4 --seq 128 --step
   optimizer_on_disk_x4
 same_bits 'BERT with dropout' bert-base --batch 16 --seq 128 --steps 10 --warmup 0 -- \
   resident resident_kept optimizer_on_host all_on_host optimizer_on_disk
+same_bits 'BERT with dropout, recorded or not' bert-base --batch 16 --seq 128 --steps 10 --warmup 0 -- \
+  stage_0_kept stage_0_kept_no_graphs
+same_bits 'BERT with dropout, recorded or not, four micro-steps' bert-base --batch 16 --seq 128 \
+  --steps 6 --warmup 0 -- stage_0_kept_x4 stage_0_kept_x4_no_graphs
 same_bits '1B decoder, 20 steps' llama-1b --batch 8 --seq 512 --steps 20 --warmup 0 -- \
   resident resident_kept optimizer_on_host_30 optimizer_on_host all_on_host budget_12g budget_5g \
   optimizer_on_disk

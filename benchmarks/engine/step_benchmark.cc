@@ -105,15 +105,19 @@ at::Tensor RunMicroStep(ullage::Engine& engine, ullage::models::Model& model,
                   at::make_generator<at::CPUGeneratorImpl>(static_cast<std::uint64_t>(number)),
                   at::TensorOptions().dtype(at::kLong))
           .to(DeviceOf(arguments));
-  ullage::models::Batch batch;
-  batch.input_ids = ids;
   const bool causal = model.task() == ullage::models::Task::kCausalLanguage;
-  batch.labels = causal ? ids : ids.select(1, 0).remainder(2);
+  const at::Tensor labels = causal ? ids : ids.select(1, 0).remainder(2);
   const double count =
       static_cast<double>(causal ? arguments.batch * (length - 1) : arguments.batch);
-  at::Tensor loss = engine.Forward([&] { return model.Loss(batch).loss / count; });
-  engine.Backward(loss);
-  return loss;
+  return engine
+      .ForwardBackward({ids, labels},
+                       [&model, count](const std::vector<at::Tensor>& inputs) {
+                         ullage::models::Batch batch;
+                         batch.input_ids = inputs[0];
+                         batch.labels = inputs[1];
+                         return std::vector<at::Tensor>{model.Loss(batch).loss / count};
+                       })
+      .front();
 }
 
 // What the run's operators need beside the engine, for ullage.device_memory.
@@ -254,8 +258,9 @@ int main(int argc, char** argv) try {
                *std::ranges::min_element(part_times));
   }
   const ullage::EngineStatistics statistics = engine.statistics();
-  fmt::print("     gathers {} ahead {} overflows {}\n", statistics.gathers,
-             statistics.gathered_ahead, statistics.gather_overflows);
+  fmt::print("     gathers {} ahead {} overflows {}, micro-steps launched as a whole {}\n",
+             statistics.gathers, statistics.gathered_ahead, statistics.gather_overflows,
+             statistics.recorded_launches);
   if (arguments.hash) fmt::print("     parameters_sha256 {}\n", hash);
   ::fflush(stdout);
   return is_kept ? 0 : 1;

@@ -119,8 +119,8 @@ int main() {
   Measure("AdoptWrites bf16, none written", 2,
           [&] { device::AdoptWrites(weight.data(), bf16, kElements, nullptr); });
   Measure("DropoutMask bf16", 4, [&] {
-    device::DropoutMask(DType::kBFloat16, gradient16.data(), weight.data(), 0, kElements, 42,
-                        0x1999999a, 1.0f / 0.9f, nullptr);
+    device::DropoutMask(DType::kBFloat16, gradient16.data(), weight.data(), 0, kElements,
+                        {42, 0x1999999a, 1.0f / 0.9f}, nullptr);
   });
   std::vector<device::ArrayPart> parts;
   for (int64_t i = 0; i < kElements; i += kElements / 64) {

@@ -127,7 +127,8 @@ struct EngineStatistics {
   std::int64_t gathered_ahead = 0;  // of the units, those there before an operator asked
   std::int64_t gather_overflows = 0;
   std::int64_t allocations = 0;  // of memory by the engine; none are made once a run is under way
-  double save_wait_ms = 0;       // that steps waited for, or copied for, saves in the background
+  std::int64_t recorded_launches = 0;  // of micro-steps as a whole
+  double save_wait_ms = 0;  // that steps waited for, or copied for, saves in the background
 };
 
 struct SaveOptions {
@@ -196,6 +197,16 @@ class ULLAGE_API Engine {
   // it counts as one Backward. With fp16 its loss has to be multiplied by the loss scale: this does
   // it. Throws in the middle of such a pass when that was forgotten.
   at::Tensor Scale(const at::Tensor& loss);
+  // One micro-step, Forward and Backward, as a function of tensors: `compute` gets `inputs` (some
+  // may be undefined) and returns the loss that is differentiated and then whatever else the caller
+  // wants to see. Returns the same values, detached.
+  // On CUDA such a step may be recorded and launched as a whole from the second time that inputs of
+  // these shapes come (ullage.cuda_graphs), with the same bits. So `compute` must do the same work
+  // for inputs of the same shapes: what it reads besides is what it was when it was recorded, but
+  // for parameters and torch's random numbers. It is not called then.
+  using MicroStep = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>& inputs)>;
+  std::vector<at::Tensor> ForwardBackward(const std::vector<at::Tensor>& inputs,
+                                          const MicroStep& compute);
   // Drops the gradients since the last Step.
   void ClearGradients();
   // Mean gradient, norm, clip, update, next learning rate. Any number of Backward calls may have

@@ -1,6 +1,7 @@
 #include "cli/training_loop.h"
 
 #include <ATen/ops/mul.h>
+#include <ATen/ops/scalar_tensor.h>
 #include <fmt/format.h>
 #include <stdio.h>
 #include <torch/nn/module.h>
@@ -144,21 +145,32 @@ StepNumbers TrainingLoop::Step(std::int64_t number) {
 // The engine takes the mean over ranks and micro-steps. With the factor here every label of the
 // step weighs the same, in whichever micro-batch it is.
 TrainingLoop::Share TrainingLoop::MicroBatch(const data::Batch& batch, std::size_t micro_step) {
-  at::Tensor loss;
-  Share share{0, batch.real_tokens, batch.step_valid_labels};
-  if (batch.records > 0 && batch.step_valid_labels > 0) {
-    const Stopwatch forward(times_.forward);
-    const models::Batch inputs = OnDevice(batch, device_);
-    loss = engine_.Forward([&] { return setup_.model->Loss(inputs).loss; });
-    losses_.push_back({loss.detach(), micro_step});
+  const Share share{0, batch.real_tokens, batch.step_valid_labels};
+  const double forward_before = times_.forward;
+  double both = 0;
+  {
+    const Stopwatch watch(both);
+    if (batch.records == 0 || batch.step_valid_labels == 0) {
+      engine_.Backward({});
+    } else {
+      const double micro_batches =
+          static_cast<double>(setup_.batch_sizes.accumulation_steps) * engine_.ranks().world_size();
+      const models::Batch on_device = OnDevice(batch, device_);
+      // An input and not a number, which would be a part of what is recorded.
+      const at::Tensor factor = at::scalar_tensor(
+          micro_batches / static_cast<double>(batch.step_valid_labels), at::kFloat);
+      const auto values = engine_.ForwardBackward(
+          {on_device.input_ids, on_device.attention_mask, on_device.labels, on_device.position_ids,
+           on_device.document_ids, factor},
+          [this](const std::vector<at::Tensor>& in) {
+            const Stopwatch forward(times_.forward);
+            const at::Tensor loss = setup_.model->Loss({in[0], in[1], in[2], in[3], in[4]}).loss;
+            return std::vector<at::Tensor>{at::mul(loss, in[5]), loss};
+          });
+      losses_.push_back({values[1], micro_step});
+    }
   }
-  const Stopwatch backward(times_.backward);
-  if (loss.defined()) {
-    const double micro_batches =
-        static_cast<double>(setup_.batch_sizes.accumulation_steps) * engine_.ranks().world_size();
-    loss = at::mul(loss, micro_batches / static_cast<double>(batch.step_valid_labels));
-  }
-  engine_.Backward(loss);
+  times_.backward += both - (times_.forward - forward_before);
   return share;
 }
 

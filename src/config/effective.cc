@@ -235,6 +235,9 @@ void AddUllage(const UllageSettings& ullage, Rows& rows) {
   if (ullage.disk_path) rows.Add("ullage.disk.path", *ullage.disk_path);
   if (ullage.disk_limit) rows.Add("ullage.disk.limit", FormatBytes(*ullage.disk_limit));
   rows.Add("ullage.unit_size", FormatBytes(ullage.unit_size));
+  rows.Add("ullage.cuda_graphs", ullage.cuda_graphs == CudaGraphs::kOn    ? "on"
+                                 : ullage.cuda_graphs == CudaGraphs::kOff ? "off"
+                                                                          : "auto");
   rows.Add("ullage.timeout_seconds", fmt::format("{} s", ullage.timeout_seconds));
   rows.Add("ullage.reduce", "exact");
   rows.Add("ullage.no_decay",

@@ -28,6 +28,7 @@ constexpr KeyInfo kKeys[] = {
      .accepted = "\"exact\"",
      .reason = "gradients are exchanged at every micro-step, so that the result does not depend on "
                "how a batch is cut"},
+    {.path = "ullage.cuda_graphs", .kind = kString, .words = "auto|on|off"},
     {.path = "ullage.recompute", .kind = kString, .words = "none|block"},
     {.path = "ullage.no_decay", .kind = kPatterns},
     {.path = "ullage.parameter_groups", .kind = kGroups},

@@ -156,6 +156,11 @@ void ReadGroups(const FlatSettings& file, std::vector<ParameterGroupSettings>& g
 void ReadUllage(const FlatSettings& file, UllageSettings& ullage) {
   ReadOptional(file, "ullage.device_memory", ullage.device_memory);
   file.Read("ullage.unit_size", ullage.unit_size);
+  if (const FlatValue* word = file.Find("ullage.cuda_graphs")) {
+    ullage.cuda_graphs = word->value == "on"    ? CudaGraphs::kOn
+                         : word->value == "off" ? CudaGraphs::kOff
+                                                : CudaGraphs::kAuto;
+  }
   file.Read("ullage.timeout_seconds", ullage.timeout_seconds);
   ReadOptional(file, "ullage.no_decay", ullage.no_decay);
   ReadGroups(file, ullage.parameter_groups);

@@ -12,6 +12,7 @@
 #include "base/parallel.h"
 #include "engine/core.h"
 #include "engine/device_choice.h"
+#include "engine/recorded_passes.h"
 #include "engine/saver.h"
 #include "torchx/device.h"
 #include "torchx/meta_kernels.h"
@@ -240,6 +241,7 @@ Engine::Core::Core(const ParameterList& list, Settings given, std::shared_ptr<Ra
     memory.UseHostArena(nullptr);
     memory.UseDeviceArena(nullptr);
     saver = std::make_unique<engine::Saver>(*this);
+    recorded = std::make_unique<engine::RecordedPasses>(*this);
     store->OnBeforeWrite([this](int unit) {
       if (saver) saver->BeforeChange(unit);
     });

@@ -28,8 +28,9 @@
 namespace ullage {
 
 namespace engine {
+class RecordedPasses;
 class Saver;
-}
+}  // namespace engine
 
 struct Engine::Core {
   Core(const ParameterList& list, Settings settings, std::shared_ptr<Ranks> ranks,
@@ -42,6 +43,14 @@ struct Engine::Core {
   void NoteStateOnDisk();
   void UpdateWeights(const optim::StepParameters& with);
   void ListenToOutsidePasses();
+  // Before the operators of a forward: the seed of their random numbers.
+  std::uint64_t BeginForward();
+  at::Tensor Forward(const std::function<at::Tensor()>& forward);
+  // `loss` without a graph contributes zeros.
+  void Backward(const at::Tensor& loss, bool retain_graph);
+  void EndBackward();
+  std::vector<at::Tensor> RunMicroStep(const std::vector<at::Tensor>& inputs,
+                                       const MicroStep& compute);
   // Before a boundary of the step: what an error in the caller's backward pass left behind.
   void CheckPassIsOver();
   void AskForTheRestOfTheDevice(const EngineOptions& options, plan::Target& target);
@@ -84,6 +93,7 @@ struct Engine::Core {
   std::unique_ptr<optim::DiskState> disk_state;
   std::unique_ptr<optim::SliceOptimizer> optimizer;
   std::unique_ptr<optim::HostUpdates> host_updates;
+  std::unique_ptr<engine::RecordedPasses> recorded;
   std::unique_ptr<engine::Saver> saver;
 
   std::int64_t applied_steps = 0;

@@ -15,6 +15,7 @@
 #include "engine/checkpoint_state.h"
 #include "engine/core.h"
 #include "engine/out_of_memory.h"
+#include "engine/recorded_passes.h"
 #include "engine/saver.h"
 #include "torchx/autograd.h"
 #include "torchx/profile.h"
@@ -26,46 +27,75 @@ using memory::Phase;
 using memory::PhaseScope;
 using torchx::ProfilerRange;
 
-at::Tensor Engine::Forward(const std::function<at::Tensor()>& forward) {
-  Core& core = *core_;
-  PhaseScope phase(core.memory.ledger(), Phase::kForward);
-  const ProfilerRange range("forward");
-  core.disk_state->CheckIntact();
-  core.gradients->EndOutsidePass();
-  core.store->CheckBindings();
-  const auto step = static_cast<std::uint64_t>(core.applied_steps + core.skipped_steps);
-  const auto index =
-      static_cast<std::uint64_t>(core.backwards * core.ranks->world_size() + core.ranks->rank());
+std::uint64_t Engine::Core::BeginForward() {
+  disk_state->CheckIntact();
+  gradients->EndOutsidePass();
+  store->CheckBindings();
+  const auto step = static_cast<std::uint64_t>(applied_steps + skipped_steps);
+  const auto index = static_cast<std::uint64_t>(backwards * ranks->world_size() + ranks->rank());
   // A second forward before the backward draws other numbers than the first; one without
   // gradients, such as an evaluation, changes nothing for those that follow.
-  const auto again = static_cast<std::uint64_t>(core.forwards) << 40;
-  if (at::GradMode::is_enabled()) ++core.forwards;
-  torchx::SeededRandom random(torchx::MixSeed(core.seed, step, index ^ again),
-                              core.memory.device());
-  return WithDeviceErrors(core, "forward", forward);
+  const auto again = static_cast<std::uint64_t>(forwards) << 40;
+  if (at::GradMode::is_enabled()) ++forwards;
+  return torchx::MixSeed(seed, step, index ^ again);
 }
 
-at::Tensor Engine::Backward(const at::Tensor& loss, bool retain_graph) {
-  Core& core = *core_;
-  PhaseScope phase(core.memory.ledger(), Phase::kBackward);
+at::Tensor Engine::Core::Forward(const std::function<at::Tensor()>& forward) {
+  const PhaseScope phase(memory.ledger(), Phase::kForward);
+  const ProfilerRange range("forward");
+  const torchx::SeededRandom random(BeginForward(), memory.device());
+  return WithDeviceErrors(*this, "forward", forward);
+}
+
+void Engine::Core::Backward(const at::Tensor& loss, bool retain_graph) {
+  const PhaseScope phase(memory.ledger(), Phase::kBackward);
   const ProfilerRange range("backward");
   if (loss.defined() && loss.numel() != 1) {
     throw ConfigError(fmt::format("Backward needs a loss of one element, got {}", loss.numel()),
                       "reduce it with sum() or mean()");
   }
-  return core.TellingOthers([&] {
-    core.CheckPassIsOver();
-    core.store->CheckBindings();
+  TellingOthers([&] {
+    CheckPassIsOver();
+    store->CheckBindings();
     // Peers may have gradients for units that this rank did not use in its forward.
-    if (core.ranks->world_size() > 1) core.host_updates->Finish();
-    WithDeviceErrors(core, "backward",
-                     [&] { core.gradients->Backward(loss, core.scaler.scale(), retain_graph); });
-    ++core.backwards;
-    core.forwards = 0;
-    return loss.defined()
-               ? at::div(loss.detach(), static_cast<double>(core.batch_sizes.accumulation_steps))
-               : loss;
+    if (ranks->world_size() > 1) host_updates->Finish();
+    WithDeviceErrors(*this, "backward",
+                     [&] { gradients->Backward(loss, scaler.scale(), retain_graph); });
+    EndBackward();
   });
+}
+
+void Engine::Core::EndBackward() {
+  ++backwards;
+  forwards = 0;
+}
+
+std::vector<at::Tensor> Engine::Core::RunMicroStep(const std::vector<at::Tensor>& inputs,
+                                                   const MicroStep& compute) {
+  std::vector<at::Tensor> values;
+  const at::Tensor loss = Forward([&] {
+    values = compute(inputs);
+    return values.at(0);
+  });
+  Backward(loss, /*retain_graph=*/false);
+  for (at::Tensor& value : values) value = value.detach();
+  return values;
+}
+
+at::Tensor Engine::Forward(const std::function<at::Tensor()>& forward) {
+  return core_->Forward(forward);
+}
+
+at::Tensor Engine::Backward(const at::Tensor& loss, bool retain_graph) {
+  core_->Backward(loss, retain_graph);
+  if (!loss.defined()) return loss;
+  return at::div(loss.detach(), static_cast<double>(core_->batch_sizes.accumulation_steps));
+}
+
+std::vector<at::Tensor> Engine::ForwardBackward(const std::vector<at::Tensor>& inputs,
+                                                const MicroStep& compute) {
+  return core_->recorded->is_on() ? core_->recorded->Run(inputs, compute)
+                                  : core_->RunMicroStep(inputs, compute);
 }
 
 void Engine::Core::ListenToOutsidePasses() {
@@ -81,8 +111,7 @@ void Engine::Core::ListenToOutsidePasses() {
            },
        .end =
            [this] {
-             ++backwards;
-             forwards = 0;
+             EndBackward();
              loss_is_scaled = false;
            }});
 }
@@ -316,8 +345,9 @@ std::vector<std::pair<std::string, std::int64_t>> Engine::planned_bytes() const 
 
 EngineStatistics Engine::statistics() const {
   const params::GatherStatistics gathers = core_->store->statistics();
-  return {gathers.gathers,   gathers.gathered_bytes,      gathers.ahead,
-          gathers.overflows, core_->memory.allocations(), core_->saver->wait_ms()};
+  return {gathers.gathers,        gathers.gathered_bytes,      gathers.ahead,
+          gathers.overflows,      core_->memory.allocations(), core_->recorded->launches(),
+          core_->saver->wait_ms()};
 }
 
 std::vector<std::string> Engine::StartLines() const {

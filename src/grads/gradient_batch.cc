@@ -37,6 +37,10 @@ void GradientBatch::Hold(const at::Tensor& gradient, std::vector<ArrayPart> Work
 void GradientBatch::Flush() {
   if (held_.empty()) return;
   run_(work_);
+  Drop();
+}
+
+void GradientBatch::Drop() {
   work_.copies.clear();
   work_.additions.clear();
   held_.clear();

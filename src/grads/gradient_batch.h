@@ -38,6 +38,8 @@ class GradientBatch {
   void Add(const at::Tensor& gradient, DType dtype, float* to);
   // Runs what is held.
   void Flush();
+  // Forgets it.
+  void Drop();
 
  private:
   void Hold(const at::Tensor& gradient, std::vector<kernels::device::ArrayPart> Work::*kind,

@@ -74,6 +74,14 @@ void GradientReducer::RenewTaps() {
   }
 }
 
+void GradientReducer::RenewAllTaps() {
+  former_taps_.clear();
+  parameter_of_node_.clear();
+  for (std::size_t p = 0; p < taps_.size(); ++p) {
+    if (std::exchange(taps_[p], nullptr) != nullptr) Attach(static_cast<int>(p), leaves_[p]);
+  }
+}
+
 void GradientReducer::Backward(const at::Tensor& loss, double seed, bool retain_graph) {
   BeginPass(loss);
   if (loss.defined() && loss.requires_grad()) torchx::RunBackward(loss, seed, retain_graph);

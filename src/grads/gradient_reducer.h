@@ -55,7 +55,15 @@ class GradientReducer {
   // Whether a pass was begun and has not ended: inside one, or after one that an error ended.
   bool IsInPass() const { return in_pass_; }
   // Gives up a pass that an error ended.
-  void AbandonPass() { in_pass_ = awaits_end_ = false; }
+  void AbandonPass() {
+    in_pass_ = awaits_end_ = false;
+    sums_.DropHeld();
+  }
+  // From now on gradients arrive in the queue that is current now. Between passes.
+  void RenewAllTaps();
+  // A pass that is recorded and repeated on one rank goes on without this; so what it brings is
+  // taken from here when it was recorded, and noted when it was repeated.
+  Sums& sums() { return sums_; }
 
   // The sums of this rank's slice of `unit`. Complete after Complete().
   UnitSums Of(int unit) const { return sums_.Of(unit); }

@@ -119,6 +119,18 @@ void Sums::Flush() {
   if (batch_.has_value()) batch_->Flush();
 }
 
+void Sums::DropHeld() {
+  if (batch_.has_value()) batch_->Drop();
+}
+
+void Sums::NoteCame(const std::vector<bool>& came) {
+  for (std::size_t p = 0; p < came.size(); ++p) came_[p] = came_[p] || came[p];
+}
+
+bool Sums::IsSteady() const {
+  return !plan_.sums_in_weight_dtype || std::ranges::none_of(came_, [](bool came) { return came; });
+}
+
 // A second gradient has come for `parameter` of a unit that keeps them as they came.
 void Sums::Promote(int parameter, int unit) {
   const auto u = static_cast<std::size_t>(unit);
@@ -161,6 +173,7 @@ void Sums::Promote(int parameter, int unit) {
   }
   own_[u] = std::move(wide);
   promoted_[u] = true;
+  ++layout_;
   if (listener_.restart) listener_.restart(unit);
 }
 

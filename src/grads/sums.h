@@ -51,6 +51,19 @@ class Sums {
   // Any thread, while nothing is added to the unit.
   void ClearUnit(int unit);
 
+  // A pass was given up: gradients that wait for others (Note [Batches of gradients]) go nowhere.
+  void DropHeld();
+
+  // By parameter: a gradient of it came since the last Clear or TakeCame, which forgets that.
+  std::vector<bool> TakeCame() {
+    return std::exchange(came_, std::vector<bool>(came_.size(), false));
+  }
+  void NoteCame(const std::vector<bool>& came);
+  // Whether the next gradient of any parameter leaves the sums' types and places as they are.
+  bool IsSteady() const;
+  // Changes when sums come to lie elsewhere.
+  std::int64_t layout() const { return layout_; }
+
   // For gradients that are kept as they come and leave the device: called with each while it is
   // there, on the operators' queue. Sums that are measured from such calls need not be read again.
   // `restart` tells that sums of `unit` have become fp32, or others, and must be read from there.
@@ -76,6 +89,7 @@ class Sums {
   std::vector<memory::Buffer> own_;  // of units whose sums peers do not read
   std::vector<bool> promoted_;       // by unit: fp32 although the plan keeps gradients as they come
   std::vector<bool> came_;           // by parameter, since the last Clear
+  std::int64_t layout_ = 0;
   bool warned_of_promotion_ = false;
   std::optional<GradientBatch> batch_;  // of sums on a CUDA device
   memory::Buffer crossing_;             // Note [Crossing]

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "base/dtype.h"
+#include "kernels/dropout_hash.h"
 
 namespace ullage::kernels {
 
@@ -13,13 +14,6 @@ struct Matrix {
   DType dtype = DType::kFloat32;
   int64_t rows = 0;
   int64_t width = 0;
-};
-
-// The factors of kernels/dropout_hash.h for the elements of a matrix in row-major order.
-struct DropoutKey {
-  uint64_t seed = 0;
-  uint32_t threshold = 0;  // 0: nothing is dropped
-  float scale = 1;
 };
 
 // Widths are a multiple of the 512 bytes that a warp reads at once, and at most four times that;

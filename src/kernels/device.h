@@ -14,6 +14,7 @@
 
 #include "base/dtype.h"
 #include "kernels/adamw.h"
+#include "kernels/dropout_hash.h"
 #include "kernels/exact_sum.h"
 #include "kernels/sgd.h"
 #include "kernels/update_part.h"
@@ -75,7 +76,7 @@ void AddSumOfSquares(DType dtype, const void* x, int64_t n, SquareSumWords* resu
 
 // out[i] = in[i] * (DropoutHash(seed, first + i) >= threshold ? scale : 0) in fp32, rounded to
 // `dtype` (nearest even): the factors of kernels/dropout_hash.h. `out` may be `in`.
-void DropoutMask(DType dtype, const void* in, void* out, int64_t first, int64_t n, uint64_t seed,
-                 uint32_t threshold, float scale, Stream stream);
+void DropoutMask(DType dtype, const void* in, void* out, int64_t first, int64_t n,
+                 const DropoutKey& key, Stream stream);
 
 }  // namespace ullage::kernels::device

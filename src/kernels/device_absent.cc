@@ -78,7 +78,7 @@ void AddSumOfSquares(DType, const void*, int64_t, SquareSumWords*, Stream) {
   Refuse("AddSumOfSquares");
 }
 
-void DropoutMask(DType, const void*, void*, int64_t, int64_t, uint64_t, uint32_t, float, Stream) {
+void DropoutMask(DType, const void*, void*, int64_t, int64_t, const DropoutKey&, Stream) {
   Refuse("DropoutMask");
 }
 

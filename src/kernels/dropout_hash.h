@@ -25,4 +25,21 @@ constexpr std::uint32_t DropoutHash(std::uint64_t seed, std::uint64_t index) {
   return MixBits(MixBits(static_cast<std::uint32_t>(index) ^ low_key) ^ high_key);
 }
 
+// What decides over the elements of an array in row-major order: an element is set to zero when its
+// hash is below `threshold`, and multiplied by `scale` when not.
+struct DropoutKey {
+  std::uint64_t seed = 0;
+  std::uint32_t threshold = 0;  // 0: nothing is dropped
+  float scale = 1;
+  // Of kernels on a device: where the seed lies there instead, when the launch is recorded and will
+  // be made again with others (torchx/recording.h).
+  const std::uint64_t* seed_place = nullptr;
+};
+
+// 0 or key.scale.
+constexpr float DropoutFactor(const DropoutKey& key, std::uint64_t index) {
+  const std::uint64_t seed = key.seed_place != nullptr ? *key.seed_place : key.seed;
+  return DropoutHash(seed, index) >= key.threshold ? key.scale : 0.0F;
+}
+
 }  // namespace ullage::kernels

@@ -35,8 +35,7 @@ float RowSum(DType dtype, int64_t width, const Term& term) {
 }
 
 float Factor(const DropoutKey& dropout, int64_t index) {
-  const std::uint32_t hash = DropoutHash(dropout.seed, static_cast<std::uint64_t>(index));
-  return hash >= dropout.threshold ? dropout.scale : 0.0F;
+  return DropoutFactor(dropout, static_cast<std::uint64_t>(index));
 }
 
 float Rounded(DType dtype, float value) {

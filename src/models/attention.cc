@@ -22,9 +22,9 @@ at::Tensor ScaledProduct(const at::Tensor& a, const at::Tensor& b, double scale)
   return at::baddbmm(at::empty({1, 1, 1}, a.options()), a, b, /*beta=*/0, /*alpha=*/scale);
 }
 
-at::Tensor Dropped(const at::Tensor& weights, std::uint64_t seed, double p) {
+at::Tensor Dropped(const at::Tensor& weights, const Drop& drop) {
   at::Tensor dropped = at::empty_like(weights);
-  ApplyDropoutMask(weights, seed, p, dropped);
+  ApplyDropoutMask(weights, drop, dropped);
   return dropped;
 }
 
@@ -37,16 +37,15 @@ class DropoutAttention final : public torch::autograd::Function<DropoutAttention
                             const at::Tensor& key, const at::Tensor& value,
                             const std::optional<at::Tensor>& bias, double p) {
     const double scale = 1.0 / std::sqrt(static_cast<double>(query.size(2)));
-    const std::uint64_t seed = DrawDropoutSeed();
+    const Drop drop(p);
     const at::Tensor transposed = key.transpose(1, 2);
     at::Tensor scores = bias.has_value()
                             ? at::baddbmm(*bias, query, transposed, /*beta=*/1, /*alpha=*/scale)
                             : ScaledProduct(query, transposed, scale);
     const at::Tensor weights = at::_softmax(scores, -1, /*half_to_float=*/false);
-    ApplyDropoutMask(weights, seed, p, scores);
+    ApplyDropoutMask(weights, drop, scores);
     context->save_for_backward({query, key, value, weights});
-    context->saved_data["seed"] = static_cast<std::int64_t>(seed);
-    context->saved_data["p"] = p;
+    drop.Save(*context);
     context->saved_data["scale"] = scale;
     return at::bmm(scores, value);
   }
@@ -55,14 +54,13 @@ class DropoutAttention final : public torch::autograd::Function<DropoutAttention
                                                  const torch::autograd::variable_list& gradients) {
     const torch::autograd::variable_list saved = context->get_saved_variables();
     const at::Tensor &query = saved[0], &key = saved[1], &value = saved[2], &weights = saved[3];
-    const auto seed = static_cast<std::uint64_t>(context->saved_data["seed"].toInt());
-    const double p = context->saved_data["p"].toDouble();
+    const Drop drop(*context);
     const double scale = context->saved_data["scale"].toDouble();
     const at::Tensor& gradient = gradients[0];
 
-    const at::Tensor value_gradient = at::bmm(Dropped(weights, seed, p).transpose(1, 2), gradient);
+    const at::Tensor value_gradient = at::bmm(Dropped(weights, drop).transpose(1, 2), gradient);
     at::Tensor weights_gradient = at::bmm(gradient, value.transpose(1, 2));
-    ApplyDropoutMask(weights_gradient, seed, p, weights_gradient);
+    ApplyDropoutMask(weights_gradient, drop, weights_gradient);
     const at::Tensor scores_gradient =
         at::_softmax_backward_data(weights_gradient, weights, -1, weights.scalar_type());
     return {ScaledProduct(scores_gradient, key, scale),

@@ -1,13 +1,11 @@
 #include "models/dropout.h"
 
-#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Dispatch.h>
 #include <ATen/TensorIterator.h>
 #include <ATen/ops/empty_like.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
-#include <mutex>
 
 #include "kernels/device.h"
 #include "models/dropout_mask.h"
@@ -40,42 +38,50 @@ class DropoutFunction final : public torch::autograd::Function<DropoutFunction> 
  public:
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
                             double p) {
-    const std::uint64_t seed = DrawDropoutSeed();
-    context->saved_data["seed"] = static_cast<std::int64_t>(seed);
-    context->saved_data["p"] = p;
+    const Drop drop(p);
+    drop.Save(*context);
     const at::Tensor input = x.contiguous();
     at::Tensor output = at::empty_like(input);
-    ApplyDropoutMask(input, seed, p, output);
+    ApplyDropoutMask(input, drop, output);
     return output;
   }
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
                                                  const torch::autograd::variable_list& gradients) {
-    const auto seed = static_cast<std::uint64_t>(context->saved_data["seed"].toInt());
+    const Drop drop(*context);
     const at::Tensor gradient = gradients[0].contiguous();
     at::Tensor result = at::empty_like(gradient);
-    ApplyDropoutMask(gradient, seed, context->saved_data["p"].toDouble(), result);
+    ApplyDropoutMask(gradient, drop, result);
     return {result, at::Tensor()};
   }
 };
 
 }  // namespace
 
-std::uint64_t DrawDropoutSeed() {
-  auto* generator = at::get_generator_or_default<at::CPUGeneratorImpl>(
-      std::nullopt, at::detail::getDefaultCPUGenerator());
-  const std::lock_guard lock(generator->mutex_);
-  return generator->random64();
+Drop::Drop(torch::autograd::AutogradContext& context)
+    : p(context.saved_data["p"].toDouble()),
+      seed{static_cast<std::uint64_t>(context.saved_data["seed"].toInt()),
+           reinterpret_cast<const std::uint64_t*>(context.saved_data["place"].toInt())} {}
+
+void Drop::Save(torch::autograd::AutogradContext& context) const {
+  context.saved_data["p"] = p;
+  context.saved_data["seed"] = static_cast<std::int64_t>(seed.value);
+  context.saved_data["place"] = reinterpret_cast<std::int64_t>(seed.place);
 }
 
-void ApplyDropoutMask(const at::Tensor& input, std::uint64_t seed, double p, at::Tensor& output) {
+kernels::DropoutKey Drop::Key() const {
+  if (p == 0) return {};
+  return {seed.value, DropThreshold(p), static_cast<float>(1.0 / (1.0 - p)), seed.place};
+}
+
+void ApplyDropoutMask(const at::Tensor& input, const Drop& drop, at::Tensor& output) {
   if (input.is_meta() || input.numel() == 0) return;
   TORCH_INTERNAL_ASSERT(input.is_contiguous() && output.is_contiguous());
   if (input.is_cuda()) {
-    return kernels::device::DropoutMask(
-        torchx::FromTorch(input.scalar_type()), input.const_data_ptr(), output.mutable_data_ptr(),
-        /*first=*/0, input.numel(), seed, DropThreshold(p), static_cast<float>(1.0 / (1.0 - p)),
-        torchx::Queue::OfOperators(input.device()).stream());
+    return kernels::device::DropoutMask(torchx::FromTorch(input.scalar_type()),
+                                        input.const_data_ptr(), output.mutable_data_ptr(),
+                                        /*first=*/0, input.numel(), drop.Key(),
+                                        torchx::Queue::OfOperators(input.device()).stream());
   }
   // The iterator splits the elements over torch's own threads; the index follows from the address.
   auto iterator = at::TensorIteratorConfig()
@@ -90,7 +96,7 @@ void ApplyDropoutMask(const at::Tensor& input, std::uint64_t seed, double p, at:
           TORCH_INTERNAL_ASSERT(count == 1 || strides[0] == sizeof(scalar_t));
           auto* out = reinterpret_cast<scalar_t*>(data[0]);
           MultiplyByFactors(reinterpret_cast<const scalar_t*>(data[1]), out, out - base, count,
-                            seed, p);
+                            drop.seed.value, drop.p);
         });
       });
 }

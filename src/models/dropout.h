@@ -4,18 +4,34 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <cstdint>
+#include "kernels/dropout_hash.h"
+#include "torchx/random.h"
+
+namespace torch::autograd {
+struct AutogradContext;
+}
 
 namespace ullage::models {
 
-// A seed for one use of dropout, drawn from torch's default CPU generator: at::manual_seed and
-// whoever saves and restores that generator decide the mask. Locks the generator.
-std::uint64_t DrawDropoutSeed();
+// One use of dropout: what its gradient needs to know.
+struct Drop {
+  // Draws a seed when p > 0.
+  explicit Drop(double probability)
+      : p(probability), seed(p > 0 ? torchx::DrawSeed() : torchx::Seed()) {}
+  // As Save left it.
+  explicit Drop(torch::autograd::AutogradContext& context);
+  void Save(torch::autograd::AutogradContext& context) const;
 
-// `output` = `input` with each element set to zero or multiplied by 1 / (1 - p), by `seed` and the
-// element's index in row-major order. Same shape and dtype, both contiguous, on CPU, CUDA (the same
-// bits) or Meta (where nothing is done); `output` may be `input`. Autograd does not see it.
-void ApplyDropoutMask(const at::Tensor& input, std::uint64_t seed, double p, at::Tensor& output);
+  kernels::DropoutKey Key() const;
+
+  const double p;
+  const torchx::Seed seed;
+};
+
+// `output` = `input` with each element set to zero or multiplied by 1 / (1 - p), by the seed and
+// the element's index in row-major order. Same shape and dtype, both contiguous, on CPU, CUDA (the
+// same bits) or Meta (where nothing is done); `output` may be `input`. Autograd does not see it.
+void ApplyDropoutMask(const at::Tensor& input, const Drop& drop, at::Tensor& output);
 
 // Differentiable dropout, 0 <= p < 1. Returns `x` itself when p is 0.
 at::Tensor Dropout(const at::Tensor& x, double p);

@@ -13,7 +13,6 @@
 
 #include "kernels/device_layers.h"
 #include "models/dropout.h"
-#include "models/dropout_mask.h"
 #include "models/layers.h"
 #include "torchx/device.h"
 #include "torchx/dtype.h"
@@ -38,26 +37,6 @@ void* StreamOf(const at::Tensor& x) {
 at::Tensor Floats(const at::Tensor& like, at::IntArrayRef sizes) {
   return at::empty(sizes, like.options().dtype(at::kFloat));
 }
-
-// Dropout of one use: 8 bytes of seed are kept for the gradient.
-struct Drop {
-  explicit Drop(double the_p) : p(the_p), seed(p > 0 ? DrawDropoutSeed() : 0) {}
-  explicit Drop(AutogradContext& context)
-      : p(context.saved_data["p"].toDouble()),
-        seed(static_cast<std::uint64_t>(context.saved_data["seed"].toInt())) {}
-
-  void Save(AutogradContext& context) const {
-    context.saved_data["p"] = p;
-    context.saved_data["seed"] = static_cast<std::int64_t>(seed);
-  }
-  kernels::DropoutKey Key() const {
-    if (p == 0) return {};
-    return {seed, DropThreshold(p), static_cast<float>(1.0 / (1.0 - p))};
-  }
-
-  const double p;
-  const std::uint64_t seed;
-};
 
 struct Normed {
   at::Tensor out, sum, mean, rstd;

@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -34,6 +35,49 @@ class SeededRandom {
 
  private:
   std::vector<std::pair<at::Generator, at::Tensor>> states_;
+};
+
+// A seed for one use of random numbers, such as a dropout.
+struct Seed {
+  std::uint64_t value = 0;
+  // Where it lies on the device, when what uses it is recorded (SeedTable).
+  const std::uint64_t* place = nullptr;
+};
+
+// Draws one from torch's default CPU generator: at::manual_seed and whoever saves and restores that
+// generator decide it. Locks the generator. Throws UnsupportedError when a SeedTable is full.
+Seed DrawSeed();
+
+// Seeds that lie on a device, so that work which was recorded once can be done with others: what
+// is recorded reads a place, and before each repetition the places get new seeds.
+class SeedTable {
+ public:
+  static constexpr std::size_t kCapacity = 4096;
+
+  explicit SeedTable(c10::Device device);
+  SeedTable(const SeedTable&) = delete;
+  SeedTable& operator=(const SeedTable&) = delete;
+
+  // While it lives, DrawSeed on this thread gives the places of the table, from the first.
+  class Scope {
+   public:
+    explicit Scope(SeedTable& table);
+    ~Scope();
+    Scope(const Scope&) = delete;
+    Scope& operator=(const Scope&) = delete;
+  };
+  // Seeds that the last scope gave.
+  std::size_t count() const { return values_.size(); }
+  // The values of the last scope reach the device, in the current queue of operators.
+  void Fill();
+  // Draws `count` seeds in place of those of a scope, and fills the table with them.
+  void DrawAnew(std::size_t count);
+
+ private:
+  friend Seed DrawSeed();
+
+  at::Tensor places_;  // [kCapacity] int64, on the device
+  std::vector<std::int64_t> values_;
 };
 
 }  // namespace ullage::torchx

@@ -346,6 +346,7 @@ ullage.unit_size: honoured
 ullage.timeout_seconds: honoured
 ullage.reduce: not offered yet
 ullage.recompute: honoured
+ullage.cuda_graphs: honoured
 ullage.no_decay: honoured
 ullage.parameter_groups: honoured
 ullage.parameter_groups[].pattern: honoured

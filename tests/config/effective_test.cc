@@ -136,7 +136,7 @@ TEST(Effective, EveryGivenKeyThatIsObeyedHasARow) {
       "cycle_first_stair_count": 1, "cycle_second_stair_count": 2, "decay_step_size": 7,
       "cycle_momentum": false}},
     "ullage": {"unit_size": 1024, "timeout_seconds": 3, "reduce": "exact",
-               "recompute": "none", "no_decay": [],
+               "recompute": "none", "cuda_graphs": "on", "no_decay": [],
                "parameter_groups": []}})");
   for (const std::string& key : settings.given) EXPECT_EQ(Row(settings, key).source, "file") << key;
 }

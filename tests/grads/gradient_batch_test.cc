@@ -53,6 +53,16 @@ TEST(GradientBatch, ManySmallOnesAreOneRun) {
   EXPECT_EQ(host.runs, 1);
 }
 
+TEST(GradientBatch, ForgetsWhatIsDropped) {
+  Host host;
+  at::Tensor target = torch::zeros({10});
+  host.batch.Copy(torch::rand({10}), DType::kFloat32, Data(target));
+  host.batch.Drop();
+  host.batch.Flush();
+  EXPECT_EQ(host.runs, 0);
+  EXPECT_TRUE(at::equal(target, torch::zeros({10})));
+}
+
 TEST(GradientBatch, HoldsGradientsUntilTheyHaveRun) {
   Host host;
   at::Tensor target = torch::zeros({10});

@@ -123,6 +123,32 @@ TEST(Sums, ASecondGradientMakesThemFp32WithTheBitsOfFp32Sums) {
   });
 }
 
+TEST(Sums, SayWhatAPassBroughtAndBelieveWhatARepetitionDid) {
+  ForEachWorld([](World& world) {
+    Sums& sums = world.reducer->sums();
+    const bool is_16_bit = world.plan.weight_dtype != DType::kFloat32;
+    EXPECT_TRUE(sums.IsSteady());
+    const std::vector<int> some = {world.All().front(), world.All().back()};
+    Pass(world, 0, some);
+    EXPECT_EQ(sums.IsSteady(), !is_16_bit);
+    const std::vector<bool> came = sums.TakeCame();
+    for (std::size_t p = 0; p < came.size(); ++p) {
+      EXPECT_EQ(came[p], std::ranges::find(some, static_cast<int>(p)) != some.end());
+    }
+    EXPECT_TRUE(sums.IsSteady());
+    sums.NoteCame(came);
+    EXPECT_EQ(sums.TakeCame(), came);
+    sums.NoteCame(came);
+    EXPECT_EQ(sums.layout(), 0);
+    Pass(world, 1, some);  // the second gradient of these
+    EXPECT_EQ(sums.layout() > 0, is_16_bit);
+    world.reducer->Complete();
+    world.ExpectSums(SumOf(world, {{0, some}, {1, some}}));
+    world.reducer->Clear();
+    EXPECT_TRUE(sums.IsSteady());
+  });
+}
+
 TEST(Sums, OnlyTheUnitThatGotTwoBecomesFp32) {
   OnWorlds({.stage = 1, .precision = Precision::kBFloat16, .accumulation_steps = 1},
            [](World& world) {

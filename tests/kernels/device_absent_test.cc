@@ -29,7 +29,7 @@ TEST(DeviceAbsent, EveryKernelSaysThatTheBuildIsWithoutCuda) {
       [] { device::Convert(kType, nullptr, kType, nullptr, 0, nullptr); },
       [] { device::ClearSquareSums(nullptr, 0, nullptr); },
       [] { device::AddSumOfSquares(kType, nullptr, 0, nullptr, nullptr); },
-      [] { device::DropoutMask(kType, nullptr, nullptr, 0, 0, 0, 0, 1, nullptr); },
+      [] { device::DropoutMask(kType, nullptr, nullptr, 0, 0, {}, nullptr); },
       [] { device::AddNorm({}, {}, 0, {}, nullptr); },
       [] { device::AddNormGradient({}, {}, {}, nullptr); },
       [] { device::FinishColumnSums({}, nullptr); },

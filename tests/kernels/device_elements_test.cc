@@ -177,8 +177,14 @@ TEST(DeviceDropout, KeepsWhatTheHashKeepsAndScalesIt) {
       }
       const DeviceArray<std::byte> array(values);  // in place
       void* const at = At(dtype, static_cast<void*>(array.data()), part.begin);
-      device::DropoutMask(dtype, at, at, first, part.count, seed, threshold, scale, nullptr);
+      device::DropoutMask(dtype, at, at, first, part.count, {seed, threshold, scale}, nullptr);
       ExpectSameNumbers(dtype, array.Host(), expected);
+      const DeviceArray<std::byte> again(values);
+      const DeviceArray<uint64_t> place(Array<uint64_t>{seed});
+      void* const there = At(dtype, static_cast<void*>(again.data()), part.begin);
+      device::DropoutMask(dtype, there, there, first, part.count,
+                          {~seed, threshold, scale, place.data()}, nullptr);
+      ExpectSameNumbers(dtype, again.Host(), expected);
       if (part.count == kTenMillion) {
         EXPECT_NEAR(static_cast<double>(dropped) / kTenMillion, 0.25, 1e-3);
       }

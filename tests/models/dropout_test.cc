@@ -131,7 +131,7 @@ void ExpectGradientsOfTheFormula(std::int64_t queries, bool with_bias) {
 
   at::manual_seed(22);
   Tensor factors = at::ones({kBatch, kHeads, queries, kKeys});
-  ApplyDropoutMask(factors, DrawDropoutSeed(), kDropout, factors);
+  ApplyDropoutMask(factors, Drop(kDropout), factors);
   const auto expected = run(PlainAttention(inputs[0], inputs[1], inputs[2], bias, kHeads, factors));
   at::manual_seed(22);
   const auto got = run(SelfAttention(inputs[0], inputs[1], inputs[2], bias, kHeads, kDropout));

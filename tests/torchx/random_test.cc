@@ -7,6 +7,9 @@
 
 #include <bit>
 #include <set>
+#include <vector>
+
+#include "ullage/error.h"
 
 namespace ullage::torchx {
 namespace {
@@ -83,6 +86,42 @@ TEST(Random, TheStateIsRestoredWhenTheBodyThrows) {
   } catch (int) {
   }
   EXPECT_TRUE(at::equal(at::detail::getDefaultCPUGenerator().get_state(), before));
+}
+
+// A table in the host's memory: what lies at a place is what DrawSeed said.
+TEST(SeedTable, HoldsWhatWasDrawnInOrder) {
+  SeedTable table(c10::kCPU);
+  std::vector<Seed> seeds, plain;
+  {
+    const SeededRandom seeded(7, c10::kCPU);
+    const SeedTable::Scope scope(table);
+    for (int i = 0; i < 3; ++i) seeds.push_back(DrawSeed());
+  }
+  {
+    const SeededRandom seeded(7, c10::kCPU);
+    for (int i = 0; i < 3; ++i) plain.push_back(DrawSeed());
+  }
+  EXPECT_EQ(table.count(), 3u);
+  table.Fill();
+  for (std::size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(seeds[i].value, plain[i].value);
+    EXPECT_EQ(plain[i].place, nullptr);
+    EXPECT_EQ(seeds[i].place, seeds[0].place + i);
+    EXPECT_EQ(*seeds[i].place, seeds[i].value);
+  }
+  {
+    const SeededRandom seeded(8, c10::kCPU);
+    table.DrawAnew(3);
+  }
+  const SeededRandom seeded(8, c10::kCPU);
+  for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(*seeds[i].place, DrawSeed().value);
+}
+
+TEST(SeedTable, SaysWhenItIsFull) {
+  SeedTable table(c10::kCPU);
+  const SeedTable::Scope scope(table);
+  for (std::size_t i = 0; i < SeedTable::kCapacity; ++i) DrawSeed();
+  EXPECT_THROW(DrawSeed(), UnsupportedError);
 }
 
 }  // namespace

@@ -9,8 +9,7 @@ namespace ullage::kernels::device {
 namespace {
 
 __device__ inline float Factor(const DropoutKey& dropout, int64_t index) {
-  const uint32_t hash = DropoutHash(dropout.seed, static_cast<uint64_t>(index));
-  return hash >= dropout.threshold ? dropout.scale : 0.0F;
+  return DropoutFactor(dropout, static_cast<uint64_t>(index));
 }
 
 // A warp has a row of kPieces times 512 bytes in its registers.

@@ -17,8 +17,8 @@ struct DropoutBody {
   __device__ void Store(int64_t i, Floats<W> values) const {
 #pragma unroll
     for (int j = 0; j < W; ++j) {
-      const uint32_t hash = DropoutHash(seed, static_cast<uint64_t>(first + i + j));
-      values.at[j] = __fmul_rn(values.at[j], hash >= threshold ? scale : 0.0F);
+      const float factor = DropoutFactor(key, static_cast<uint64_t>(first + i + j));
+      values.at[j] = __fmul_rn(values.at[j], factor);
     }
     StoreFloats<kType, W>(values, out, i);
   }
@@ -26,18 +26,16 @@ struct DropoutBody {
   const void* in;
   void* out;
   int64_t first;
-  uint64_t seed;
-  uint32_t threshold;
-  float scale;
+  DropoutKey key;
 };
 
 }  // namespace
 
-void DropoutMask(DType dtype, const void* in, void* out, int64_t first, int64_t n, uint64_t seed,
-                 uint32_t threshold, float scale, Stream stream) {
+void DropoutMask(DType dtype, const void* in, void* out, int64_t first, int64_t n,
+                 const DropoutKey& key, Stream stream) {
   WithDType(dtype, [&](auto type) {
-    LaunchEachElement<2>("DropoutMask", DropoutBody<type()>{in, out, first, seed, threshold, scale},
-                         {in, out}, n, stream);
+    LaunchEachElement<2>("DropoutMask", DropoutBody<type()>{in, out, first, key}, {in, out}, n,
+                         stream);
   });
 }
 
