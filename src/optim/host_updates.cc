@@ -148,7 +148,10 @@ void HostUpdates::StreamPart(int unit, std::int64_t begin, std::int64_t end, std
     here.moment_numel = numel;
     for (int i = 0; i < plan_.moments; ++i) bring(home.moments + i * home.moment_numel, 4);
   }
-  here.weights = bring(home.weights, ElementBytes(dtype));
+  // Weights that are on the device anyway are updated there.
+  std::byte* const copy = weights_.Copy(unit, compute_);
+  here.weights = copy != nullptr ? copy + begin * ElementBytes(dtype)
+                                 : bring(home.weights, ElementBytes(dtype));
   if (home.extension != nullptr)
     here.extension = bring(home.extension, MasterExtensionBytes(dtype));
   here.gradients.data = bring(home.gradients.data, ElementBytes(home.gradients.dtype));
@@ -166,7 +169,9 @@ void HostUpdates::StreamPart(int unit, std::int64_t begin, std::int64_t end, std
 
 void HostUpdates::Land(Flight flight) {
   flight.arrived.Wait();
-  if (flight.is_last) Publish(flight.unit);
+  if (!flight.is_last) return;
+  gradients_.ClearUnit(flight.unit);
+  weights_.PublishBoth(flight.unit);
 }
 
 void HostUpdates::Publish(int unit) {

@@ -110,11 +110,20 @@ std::byte* ParameterStore::ResidentWeights(int index) const {
 std::byte* ParameterStore::Home(int index) const {
   if (!state(index).home.empty()) return state(index).home.data();
   std::byte* weights = ResidentWeights(index);  // or the slice in the window
-  const plan::UnitPlan& plan = unit_plan(index);
-  if (weights == nullptr || !plan.resident || plan.state != plan::StateShare::kSlice) {
-    return weights;
-  }
+  return unit_plan(index).resident ? OwnPart(index, weights) : weights;
+}
+
+// What this rank holds, of whole weights.
+std::byte* ParameterStore::OwnPart(int index, std::byte* weights) const {
+  if (weights == nullptr || unit_plan(index).state != plan::StateShare::kSlice) return weights;
   return weights + comm_.rank() * SliceBytes(index);
+}
+
+std::byte* ParameterStore::Copy(int index, const torchx::Queue& queue) const {
+  if (!unit_plan(index).resident || state(index).home.empty()) return nullptr;
+  const std::lock_guard lock(mutex_);
+  queue.After(state(index).ready);
+  return OwnPart(index, ResidentWeights(index));
 }
 
 void ParameterStore::EndReading() {
@@ -179,18 +188,17 @@ void ParameterStore::AwaitUpdate(int index, std::unique_lock<std::recursive_mute
   }
 }
 
-void ParameterStore::Publish(int index) {
+void ParameterStore::Publish(int index, bool copy_is_new) {
   std::lock_guard lock(mutex_);
   UnitState& unit_state = state(index);
   if (std::exchange(unit_state.is_changing, false)) updated_.notify_all();
   const plan::UnitPlan& plan = unit_plan(index);
   torchx::Queue queue;  // whose work brings the new weights to where peers read them
   if (plan.resident && !unit_state.home.empty()) {
-    queue = copies_;
-    const bool is_slice = plan.state == plan::StateShare::kSlice;
-    if (!memory_.is_dry()) {
-      queue.Copy(ResidentWeights(index) + (is_slice ? comm_.rank() * SliceBytes(index) : 0),
-                 unit_state.home.data(), unit_state.home.size());
+    if (!copy_is_new) queue = copies_;
+    if (!copy_is_new && !memory_.is_dry()) {
+      queue.Copy(OwnPart(index, ResidentWeights(index)), unit_state.home.data(),
+                 unit_state.home.size());
     }
     unit_state.ready = queue.Mark();
   } else if (plan.home == plan::Tier::kDevice) {

@@ -53,6 +53,9 @@ class ParameterStore {
   // What this rank holds of the weights of `unit` at their home, Plan::HeldNumel elements. Null in
   // a dry run.
   std::byte* Home(int unit) const;
+  // The same weights where operators read them, when `unit` is resident there and at home
+  // elsewhere; else null. Work of `queue` comes after the copies that bring them.
+  std::byte* Copy(int unit, const torchx::Queue& queue) const;
 
   // Called after a user's write reached weights that have fp32 values beside them: those in
   // [offset, offset + numel) of what this rank holds of `unit` may have changed. `before` holds the
@@ -77,7 +80,9 @@ class ParameterStore {
   void AnnounceUpdate(int unit);
   // The new weights of `unit` are at Home: operators and peers may have them from now on. Any
   // thread.
-  void Publish(int unit);
+  void Publish(int unit) { Publish(unit, /*copy_is_new=*/false); }
+  // The same, and they are at Copy already.
+  void PublishBoth(int unit) { Publish(unit, /*copy_is_new=*/true); }
   // Announced updates will not come: those who wait get a StateError.
   void FailUpdates(const std::string& reason);
   // Returns when no announced update of `unit` is under way.
@@ -142,6 +147,8 @@ class ParameterStore {
   void MarkPresent(int unit, std::byte* data);
   void MarkAbsent(int unit);
   std::byte* ResidentWeights(int unit) const;
+  std::byte* OwnPart(int unit, std::byte* weights) const;
+  void Publish(int unit, bool copy_is_new);
   // In write_back.cc.
   memory::Buffer CopyOfHome(const ManagedParameter& parameter);
   void WriteBack(ManagedParameter& parameter, memory::Buffer before);

@@ -196,7 +196,7 @@ void SizeBuffers(const Settings& settings, const Target& target, Plan& plan) {
   for (std::size_t u = 0; u < plan.units.size(); ++u) {
     const UnitPlan& unit = plan.units[u];
     if (!plan.IsUpdatedBeside(static_cast<int>(u)) || unit.state_on_disk) continue;
-    const std::int64_t element_bytes = ElementBytes(unit.unit.dtype) +
+    const std::int64_t element_bytes = (unit.resident ? 0 : ElementBytes(unit.unit.dtype)) +
                                        MasterExtensionBytes(unit.unit.dtype) + 4 * plan.moments +
                                        4;  // a gradient's at most
     const std::int64_t bytes =
