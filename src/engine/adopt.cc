@@ -227,6 +227,7 @@ Engine::Core::Core(const ParameterList& list, Settings given, std::shared_ptr<Ra
     store = std::make_unique<params::ParameterStore>(plan, window_plan, comm(), *window, memory);
     gradients =
         std::make_unique<grads::GradientReducer>(plan, window_plan, comm(), *window, memory);
+    gradients->ExpectPasses(batch_sizes.accumulation_steps);
     ListenToOutsidePasses();
     norm = std::make_unique<optim::NormMeter>(plan, *gradients, comm(), memory);
     disk_state = std::make_unique<optim::DiskState>(plan, ranks->rank(), StatePlace(), memory);

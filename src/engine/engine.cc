@@ -308,6 +308,7 @@ void Engine::SetAccumulationSteps(std::int64_t steps) {
   engine::CheckBetweenSteps(*core_, "SetAccumulationSteps");
   core_->host_updates->Finish();
   core_->batch_sizes.accumulation_steps = steps;
+  core_->gradients->ExpectPasses(steps);
   core_->batch_sizes.train_batch =
       core_->batch_sizes.micro_batch * steps * core_->ranks->world_size();
 }

@@ -57,9 +57,9 @@ std::int64_t MeasureOperatorBytes(ParameterList parameters, Settings settings,
     bytes += torchx::ReadDeviceMemory().reserved_peak - before;
   }
   torchx::RenewDevicePeaks();
-  // Segments grow in steps of 20 MiB, and the update beside the next forward changes which blocks
-  // are free when: a little more than was seen.
-  return bytes + bytes / 32 + (std::int64_t{64} << 20);
+  // Segments grow in steps (torchx::PreferGrowingSegments), and when memory is short, a dozen blocks
+  // that layers hold at a time may each keep one or two that nothing else can use.
+  return bytes + bytes / 32 + (std::int64_t{192} << 20);
 }
 
 }  // namespace ullage

@@ -151,7 +151,7 @@ void Engine::WriteWhole(const std::string& parameter, const std::string& part,
     if (what.is_gradient) {
       for (const WrittenPiece& piece : PiecesOf(core.plan, core.ranks->rank(), what.parameter)) {
         SumsOf(core, piece).copy_(flat.slice(0, piece.first, piece.first + piece.numel));
-        core.gradients->NoteWritten(piece.unit);
+        core.gradients->NoteWritten(piece.unit, what.parameter);
       }
     } else if (const engine::HeldRange held =
                    engine::HeldRangeOf(core.plan, core.ranks->rank(), what.parameter);

@@ -91,6 +91,7 @@ void GradientReducer::Backward(const at::Tensor& loss, double seed, bool retain_
 void GradientReducer::BeginPass(const at::Tensor& loss) {
   in_pass_ = true;
   ++backward_;
+  sums_.BeginPass(expected_passes_);
   for (UnitState& state : units_) state = {};
   for (Contribution& contribution : contributions_) contribution = {};
   next_ = 0;

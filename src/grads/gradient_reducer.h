@@ -61,6 +61,8 @@ class GradientReducer {
   }
   // From now on gradients arrive in the queue that is current now. Between passes.
   void RenewAllTaps();
+  // Passes that a step has, unless more are made.
+  void ExpectPasses(std::int64_t passes) { expected_passes_ = passes; }
   // A pass that is recorded and repeated on one rank goes on without this; so what it brings is
   // taken from here when it was recorded, and noted when it was repeated.
   Sums& sums() { return sums_; }
@@ -84,8 +86,7 @@ class GradientReducer {
   void Clear() { sums_.Clear(); }
   void ClearUnit(int unit) { sums_.ClearUnit(unit); }
 
-  // Somebody changed the sums of `unit`: what was measured as gradients came holds no more.
-  void NoteWritten(int unit) { sums_.NoteWritten(unit); }
+  void NoteWritten(int unit, int parameter) { sums_.NoteWritten(unit, parameter); }
 
   // The parameter that an element of this rank's slice belongs to.
   int ParameterAt(int unit, std::int64_t slice_offset) const;
@@ -145,6 +146,7 @@ class GradientReducer {
   std::int64_t late_total_ = 0;           // of this rank, since the start
   std::vector<std::uint64_t> late_seen_;  // the same of each rank, at the last pass
   std::uint64_t backward_ = 0;
+  std::int64_t expected_passes_ = 1;
   std::uint64_t updates_ = 0;
   OutsidePass outside_;
   bool in_pass_ = false;

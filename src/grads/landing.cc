@@ -12,6 +12,7 @@ namespace {
 
 constexpr std::int64_t kRingGrain = 512;  // bytes
 constexpr std::int64_t kGrain = 1 << 18;  // elements for one thread
+constexpr std::int64_t kTile = 1 << 14;   // elements that stay in the cache
 
 }  // namespace
 
@@ -76,25 +77,29 @@ void Landing::Store(const at::Tensor& gradient, std::byte* to) {
   Copy(gradient, to);
 }
 
-void Landing::Add(const at::Tensor& gradient, DType dtype, float* sums) {
-  AddCopied(static_cast<std::int64_t>(gradient.nbytes()), dtype, gradient.numel(), sums,
+void Landing::Add(const at::Tensor& gradient, DType dtype, float* sums, bool is_first, Done done) {
+  AddCopied(static_cast<std::int64_t>(gradient.nbytes()),
+            {{}, 0, 0, dtype, sums, gradient.numel(), is_first, std::move(done)},
             [&](std::byte* to) { Copy(gradient, to); });
 }
 
 void Landing::AddSlice(const std::byte* slice, DType dtype, std::int64_t numel, float* sums) {
   const std::int64_t bytes = numel * ElementBytes(dtype);
-  AddCopied(bytes, dtype, numel, sums, [&](std::byte* to) { copies_.Copy(to, slice, bytes); });
+  AddCopied(bytes, {{}, 0, 0, dtype, sums, numel, /*is_first=*/false, {}},
+            [&](std::byte* to) { copies_.Copy(to, slice, bytes); });
 }
 
-void Landing::AddCopied(std::int64_t used, DType dtype, std::int64_t numel, float* sums,
+void Landing::AddCopied(std::int64_t used, Addition addition,
                         const std::function<void(std::byte* to)>& copy) {
   const std::int64_t bytes = layout::RoundUp(used, layout::kAlignment);
   std::unique_lock lock(mutex_);
-  const std::int64_t begin = TakeRoom(bytes, lock);
+  addition.begin = TakeRoom(bytes, lock);
+  addition.end = addition.begin + bytes;
   lock.unlock();
-  copy(buffer_.data() + begin);
+  copy(buffer_.data() + addition.begin);
+  addition.landed = copies_.Mark();
   lock.lock();
-  additions_.push_back({copies_.Mark(), begin, begin + bytes, dtype, sums, numel});
+  additions_.push_back(std::move(addition));
   lock.unlock();
   changed_.notify_all();
 }
@@ -123,11 +128,7 @@ void Landing::AddLanded() {
     std::exception_ptr error;
     try {
       addition.landed.Wait();
-      const std::byte* landed = buffer_.data() + addition.begin;
-      ParallelFor(0, addition.numel, kGrain, [&](std::int64_t first, std::int64_t last) {
-        kernels::AddToFloat(addition.dtype, landed + first * ElementBytes(addition.dtype),
-                            addition.sums + first, last - first);
-      });
+      AddNow(addition);
     } catch (...) {
       error = std::current_exception();
     }
@@ -136,6 +137,29 @@ void Landing::AddLanded() {
     additions_.pop_front();
     changed_.notify_all();
   }
+}
+
+void Landing::AddNow(const Addition& addition) const {
+  const std::byte* landed = buffer_.data() + addition.begin;
+  const std::int64_t element_bytes = ElementBytes(addition.dtype);
+  kernels::SquareSum all;
+  std::mutex of_all;
+  ParallelFor(0, addition.numel, kGrain, [&](std::int64_t begin, std::int64_t end) {
+    kernels::SquareSum squares;
+    // Sums are measured while they are in the cache.
+    for (std::int64_t first = begin; first < end; first += kTile) {
+      const std::int64_t count = std::min(kTile, end - first);
+      float* const sums = addition.sums + first;
+      (addition.is_first ? kernels::SetFloat : kernels::AddToFloat)(
+          addition.dtype, landed + first * element_bytes, sums, count);
+      if (addition.done) kernels::AddSumOfSquares(DType::kFloat32, sums, count, squares);
+    }
+    if (!addition.done) return;
+    const std::lock_guard lock(of_all);
+    all.sum.Add(squares.sum);
+    if (squares.first_non_finite >= 0) all.first_non_finite = squares.first_non_finite;
+  });
+  if (addition.done) addition.done(all);
 }
 
 void Landing::Finish() {

@@ -10,6 +10,7 @@
 #include <mutex>
 #include <thread>
 
+#include "kernels/norm.h"
 #include "memory/buffer.h"
 #include "torchx/device.h"
 
@@ -30,8 +31,12 @@ class Landing {
 
   // The bytes of `gradient`, contiguous on the device, to `to`.
   void Store(const at::Tensor& gradient, std::byte* to);
-  // sums[i] += gradient[i]. A thread adds when the bytes have landed, in the order of the calls.
-  void Add(const at::Tensor& gradient, DType dtype, float* sums);
+  // sums[i] += gradient[i], or with `is_first` 0 + gradient[i], whatever was there. A thread adds
+  // when the bytes have landed, in the order of the calls, and calls `done`, if there is one, with
+  // the squares of the new sums.
+  using Done = std::function<void(const kernels::SquareSum& squares)>;
+  void Add(const at::Tensor& gradient, DType dtype, float* sums, bool is_first = false,
+           Done done = {});
   // The same for `numel` elements that the device can read, which stay as they are until Mark() is
   // done.
   void AddSlice(const std::byte* slice, DType dtype, std::int64_t numel, float* sums);
@@ -53,14 +58,17 @@ class Landing {
     DType dtype;
     float* sums;
     std::int64_t numel;
+    bool is_first;
+    Done done;
   };
 
   void Copy(const at::Tensor& gradient, std::byte* to);
   std::int64_t TakeCrossing(std::int64_t bytes, const torchx::Queue& operators);
-  void AddCopied(std::int64_t bytes, DType dtype, std::int64_t numel, float* sums,
+  void AddCopied(std::int64_t bytes, Addition addition,
                  const std::function<void(std::byte* to)>& copy);
   std::int64_t TakeRoom(std::int64_t bytes, std::unique_lock<std::mutex>& lock);
   void AddLanded();
+  void AddNow(const Addition& addition) const;
 
   const torchx::Queue copies_;
   const c10::Device device_;

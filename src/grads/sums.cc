@@ -85,7 +85,11 @@ void Sums::Add(int parameter, int unit, const layout::Member& member, const at::
   if (on_device) {
     batch_->Add(dense, dtype, to);
   } else if (landing_ != nullptr) {
-    landing_->Add(dense, dtype, to);
+    Landing::Done done;
+    if (is_last_pass_ && listener_.summed) {
+      done = [this, parameter](const auto& squares) { listener_.summed(parameter, squares); };
+    }
+    landing_->Add(dense, dtype, to, is_first && IsOverwritten(unit), std::move(done));
   } else {
     kernels::AddToFloat(dtype, dense.const_data_ptr(), to, member.numel);
   }
@@ -128,7 +132,8 @@ void Sums::NoteCame(const std::vector<bool>& came) {
 }
 
 bool Sums::IsSteady() const {
-  return !plan_.sums_in_weight_dtype || std::ranges::none_of(came_, [](bool came) { return came; });
+  const bool are_16_bit = plan_.sums_in_weight_dtype && plan_.weight_dtype != DType::kFloat32;
+  return !are_16_bit || std::ranges::none_of(came_, [](bool came) { return came; });
 }
 
 // A second gradient has come for `parameter` of a unit that keeps them as they came.
@@ -184,7 +189,7 @@ void Sums::Complete() {
   for (std::size_t u = 0; u < plan_.units.size(); ++u) {
     const layout::Unit& unit = plan_.units[u].unit;
     const UnitSums sums = Of(static_cast<int>(u));
-    if (!unit.trainable || sums.dtype == DType::kFloat32) continue;
+    if (!unit.trainable || !IsOverwritten(static_cast<int>(u))) continue;
     const bool on_device = memory_.OnCuda(plan_.units[u].home);
     const torchx::Queue queue =
         on_device ? torchx::Queue::OfOperators(memory_.device()) : torchx::Queue();
@@ -199,6 +204,7 @@ void Sums::Complete() {
 void Sums::Clear() {
   Flush();  // of a pass that an error ended
   came_.assign(came_.size(), false);
+  passes_ = 0;
   for (std::size_t u = 0; u < plan_.units.size(); ++u) {
     if (!plan_.IsUpdatedBeside(static_cast<int>(u))) ClearUnit(static_cast<int>(u));
   }
@@ -207,8 +213,8 @@ void Sums::Clear() {
 void Sums::ClearUnit(int index) {
   const plan::UnitPlan& unit = plan_.units[static_cast<std::size_t>(index)];
   const UnitSums sums = Of(index);
-  // What is kept as it comes is overwritten, or filled with zeros by Complete.
-  if (memory_.is_dry() || !unit.unit.trainable || sums.dtype != DType::kFloat32) return;
+  // What is overwritten is so, or filled with zeros by Complete.
+  if (memory_.is_dry() || !unit.unit.trainable || IsOverwritten(index)) return;
   const std::int64_t bytes = 4 * unit.unit.slice_numel;
   if (memory_.OnCuda(unit.home)) {
     torchx::Queue::OfOperators(memory_.device()).Zero(sums.data, bytes);

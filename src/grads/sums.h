@@ -43,6 +43,8 @@ class Sums {
   void AddSlices(int unit, const std::vector<const std::byte*>& slices, const torchx::Queue& queue);
   // A backward pass ends: queues what waits for others.
   void Flush();
+  // A pass begins; as many are `expected` in a step. More may come.
+  void BeginPass(std::int64_t expected) { is_last_pass_ = ++passes_ >= expected; }
   // Queued work has reached the host's memory, and gradients that did not come count as zeros.
   void Complete();
   // All sums are zero again; but those of units that are updated beside (plan) only when ClearUnit
@@ -70,14 +72,25 @@ class Sums {
   struct Listener {
     std::function<void(int parameter, DType dtype, const void* gradient, std::int64_t numel)> came;
     std::function<void(int unit)> restart;
+    // Of fp32 sums on the host: the squares of those of `parameter`, which the last pass has made
+    // complete. On another thread, before Complete returns.
+    std::function<void(int parameter, const kernels::SquareSum& squares)> summed;
   };
   void Listen(Listener listener) { listener_ = std::move(listener); }
-  void NoteWritten(int unit) {
+  // Somebody changed the sums of `parameter`: what was measured before holds no more.
+  void NoteWritten(int unit, int parameter) {
+    came_[static_cast<std::size_t>(parameter)] = true;
     if (listener_.restart) listener_.restart(unit);
   }
 
  private:
   void Promote(int parameter, int unit);
+  // Whether the first gradient of a step is written over what the sums of `unit` were, so that they
+  // need no zeros.
+  bool IsOverwritten(int unit) const {
+    return Of(unit).dtype != DType::kFloat32 ||
+           (landing_ != nullptr && plan_.world_size == 1 && TierOf(unit) == plan::Tier::kHost);
+  }
   plan::Tier TierOf(int unit) const { return plan_.units[static_cast<std::size_t>(unit)].home; }
 
   const plan::Plan& plan_;
@@ -90,6 +103,8 @@ class Sums {
   std::vector<bool> promoted_;       // by unit: fp32 although the plan keeps gradients as they come
   std::vector<bool> came_;           // by parameter, since the last Clear
   std::int64_t layout_ = 0;
+  std::int64_t passes_ = 0;  // since the last Clear
+  bool is_last_pass_ = false;
   bool warned_of_promotion_ = false;
   std::optional<GradientBatch> batch_;  // of sums on a CUDA device
   memory::Buffer crossing_;             // Note [Crossing]

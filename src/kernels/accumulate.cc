@@ -19,6 +19,10 @@ void AddTarget(DType in_dtype, const void* in, DType sum_dtype, void* sum, int64
   reference::AddToFloat(in_dtype, in, static_cast<float*>(sum), n);
 }
 
+void SetTarget(DType dtype, const void* in, float* sum, int64_t n) {
+  reference::SetFloat(dtype, in, sum, n);
+}
+
 #else
 
 template <DType kIn, DType kSum>
@@ -31,6 +35,34 @@ void AddVectors(const void* in, void* sum, int64_t n) {
     reference::AddToFloat(kIn, At(kIn, in, whole), static_cast<float*>(sum) + whole, n - whole);
   } else {
     reference::AddTo16(kSum, At(kSum, sum, whole), At(kIn, in, whole), n - whole);
+  }
+}
+
+template <DType kIn>
+void SetVectors(const void* in, float* sum, int64_t n) {
+  const hn::ScalableTag<float> d;
+  const int64_t whole = WholeVectors(n);
+  const bool is_aligned = reinterpret_cast<uintptr_t>(sum) % 64 == 0;
+  for (int64_t i = 0; i < whole; i += VectorLanes()) {
+    const auto value = hn::Add(hn::Zero(d), LoadFloats<kIn>(in, i));
+    if (is_aligned) {
+      hn::Stream(value, d, sum + i);
+    } else {
+      hn::StoreU(value, d, sum + i);
+    }
+  }
+  hwy::FlushStream();
+  reference::SetFloat(kIn, At(kIn, in, whole), sum + whole, n - whole);
+}
+
+void SetTarget(DType dtype, const void* in, float* sum, int64_t n) {
+  switch (dtype) {
+    case DType::kFloat32:
+      return SetVectors<DType::kFloat32>(in, sum, n);
+    case DType::kBFloat16:
+      return SetVectors<DType::kBFloat16>(in, sum, n);
+    case DType::kFloat16:
+      return SetVectors<DType::kFloat16>(in, sum, n);
   }
 }
 
@@ -59,6 +91,11 @@ HWY_AFTER_NAMESPACE();
 namespace ullage::kernels {
 
 HWY_EXPORT(AddTarget);
+HWY_EXPORT(SetTarget);
+
+void SetFloat(DType dtype, const void* in, float* sum, int64_t n) {
+  HWY_DYNAMIC_DISPATCH(SetTarget)(dtype, in, sum, n);
+}
 
 void AddToFloat(DType dtype, const void* in, float* sum, int64_t n) {
   HWY_DYNAMIC_DISPATCH(AddTarget)(dtype, in, DType::kFloat32, sum, n);

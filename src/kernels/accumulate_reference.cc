@@ -3,6 +3,10 @@
 
 namespace ullage::kernels::reference {
 
+void SetFloat(DType dtype, const void* in, float* sum, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) sum[i] = 0.0F + LoadFloat(dtype, in, i);
+}
+
 void AddToFloat(DType dtype, const void* in, float* sum, int64_t n) {
   for (int64_t i = 0; i < n; ++i) sum[i] = sum[i] + LoadFloat(dtype, in, i);
 }

@@ -35,7 +35,8 @@ NormMeter::NormMeter(const plan::Plan& plan, grads::GradientReducer& gradients, 
       gradients_(gradients),
       comm_(comm),
       memory_(memory),
-      read_when_complete_(plan.units.size(), !plan.sums_in_weight_dtype) {
+      read_when_complete_(plan.units.size(), !plan.sums_in_weight_dtype),
+      summed_(plan.parameters.size()) {
   if (!memory.is_cuda()) {
     read_when_complete_.assign(plan.units.size(), true);
     return;
@@ -50,10 +51,12 @@ NormMeter::NormMeter(const plan::Plan& plan, grads::GradientReducer& gradients, 
   on_host_ = memory.Allocate(memory::Tag::kBuckets, plan::NormBytes(plan), plan::Tier::kHost);
   if (memory.is_dry()) return;
   Clear();
-  gradients.Listen({[this](int parameter, DType dtype, const void* gradient, std::int64_t numel) {
-                      Came(parameter, dtype, gradient, numel);
-                    },
-                    [this](int unit) { Restart(unit); }});
+  gradients.Listen(
+      {[this](int parameter, DType dtype, const void* gradient, std::int64_t numel) {
+         Came(parameter, dtype, gradient, numel);
+       },
+       [this](int unit) { Restart(unit); },
+       [this](int parameter, const kernels::SquareSum& squares) { Summed(parameter, squares); }});
 }
 
 void NormMeter::Clear() {
@@ -67,9 +70,16 @@ void NormMeter::Came(int parameter, DType dtype, const void* gradient, std::int6
                                    Operators().stream());
 }
 
+void NormMeter::Summed(int parameter, const kernels::SquareSum& squares) {
+  const std::lock_guard lock(of_summed_);
+  summed_[Index(parameter)] = squares;
+}
+
 void NormMeter::Restart(int unit) {
   read_when_complete_[Index(unit)] = true;
   for (const layout::Member& member : plan_.units[Index(unit)].unit.members) {
+    const std::lock_guard lock(of_summed_);
+    summed_[Index(member.parameter)].reset();
     kernels::device::ClearSquareSums(Results() + member.parameter, 1, Operators().stream());
   }
 }
@@ -88,6 +98,7 @@ GradientNorm NormMeter::Measure(std::uint32_t item) {
       AddUnitOnHost(unit, part);
     }
   }
+  std::ranges::fill(summed_, std::nullopt);
   if (memory_.is_cuda() && !memory_.is_dry()) AddFromDevice(part);
 
   Message mine{};
@@ -111,20 +122,38 @@ GradientNorm NormMeter::Measure(std::uint32_t item) {
 }
 
 void NormMeter::AddUnitOnHost(int unit, Part& part) const {
+  const layout::Unit& layout = plan_.units[Index(unit)].unit;
+  const auto is_summed = [this](const layout::Member& member) {
+    return summed_[Index(member.parameter)].has_value();
+  };
+  if (std::ranges::none_of(layout.members, is_summed)) {
+    return AddRangeOnHost(unit, 0, layout.slice_numel, part);
+  }
+  for (const layout::Member& member : layout.members) {
+    if (!is_summed(member)) {
+      AddRangeOnHost(unit, member.offset, member.offset + member.numel, part);
+      continue;
+    }
+    const kernels::SquareSum& squares = *summed_[Index(member.parameter)];
+    part.sum.Add(squares.sum);
+    if (squares.first_non_finite < 0) continue;
+    part.overflowed = std::min<std::int64_t>(part.overflowed, member.parameter);
+  }
+}
+
+void NormMeter::AddRangeOnHost(int unit, std::int64_t begin, std::int64_t end, Part& part) const {
   const grads::UnitSums sums = gradients_.Of(unit);
   std::mutex mutex;
-  ForRanges(0, plan_.units[Index(unit)].unit.slice_numel, kGrain,
-            [&](std::int64_t first, std::int64_t last) {
-              kernels::SquareSum squares;
-              kernels::AddSumOfSquares(sums.dtype, sums.data + first * ElementBytes(sums.dtype),
-                                       last - first, squares);
-              std::lock_guard lock(mutex);
-              part.sum.Add(squares.sum);
-              if (squares.first_non_finite < 0) return;
-              const std::int64_t at = first + squares.first_non_finite;
-              part.overflowed =
-                  std::min<std::int64_t>(part.overflowed, gradients_.ParameterAt(unit, at));
-            });
+  ForRanges(begin, end, kGrain, [&](std::int64_t first, std::int64_t last) {
+    kernels::SquareSum squares;
+    kernels::AddSumOfSquares(sums.dtype, sums.data + first * ElementBytes(sums.dtype), last - first,
+                             squares);
+    std::lock_guard lock(mutex);
+    part.sum.Add(squares.sum);
+    if (squares.first_non_finite < 0) return;
+    const std::int64_t at = first + squares.first_non_finite;
+    part.overflowed = std::min<std::int64_t>(part.overflowed, gradients_.ParameterAt(unit, at));
+  });
 }
 
 void NormMeter::AddFromDevice(Part& part) {

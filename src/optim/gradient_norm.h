@@ -2,11 +2,14 @@
 #pragma once
 
 #include <cstdint>
+#include <mutex>
+#include <optional>
 #include <vector>
 
 #include "comm/comm.h"
 #include "grads/gradient_reducer.h"
 #include "kernels/device.h"
+#include "kernels/norm.h"
 #include "memory/buffer.h"
 
 namespace ullage::optim {
@@ -18,7 +21,8 @@ struct GradientNorm {
 };
 
 // Measures the sums of one engine. Gradients that leave a CUDA device as they come are measured
-// before; the rest where it lies when Measure is called.
+// before, those that are added on the host when the last is; the rest where it lies when Measure is
+// called.
 class NormMeter {
  public:
   // All references must outlive this. Listens to the reducer.
@@ -35,8 +39,10 @@ class NormMeter {
   struct Part;
 
   void Came(int parameter, DType dtype, const void* gradient, std::int64_t numel);
+  void Summed(int parameter, const kernels::SquareSum& squares);
   void Restart(int unit);
   void AddUnitOnHost(int unit, Part& part) const;
+  void AddRangeOnHost(int unit, std::int64_t begin, std::int64_t end, Part& part) const;
   void AddFromDevice(Part& part);
   void Clear();
   kernels::device::SquareSumWords* Results() const {
@@ -53,6 +59,10 @@ class NormMeter {
   memory::Buffer on_device_;
   memory::Buffer on_host_;                // its copy
   std::vector<bool> read_when_complete_;  // by unit
+  // Of fp32 sums on the host of a machine with a device: measured while they were in the cache, by
+  // parameter. Empty: they are read.
+  std::vector<std::optional<kernels::SquareSum>> summed_;
+  std::mutex of_summed_;
 };
 
 }  // namespace ullage::optim

@@ -6,7 +6,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
+#include <numbers>
 #include <numeric>
 
 #include "base/bytes.h"
@@ -115,7 +117,16 @@ class Fitting {
       unit.home = unit.unit.trainable ? Tier::kHost : Tier::kDevice;
     }
     TakeUnits();
-    for (std::size_t i = movable.size(); i-- > 0;) {
+    // Spread over the model, however many they are: copies then have the time of all layers, and
+    // not only of the last ones. Multiples of the golden ratio do that.
+    const auto place = [](std::size_t i) {
+      const double multiple = static_cast<double>(i + 1) * std::numbers::phi;
+      return multiple - std::floor(multiple);
+    };
+    std::vector<std::size_t> order(movable.size());
+    std::iota(order.begin(), order.end(), std::size_t{0});
+    std::ranges::sort(order, {}, place);
+    for (const std::size_t i : order) {
       Move(movable[i], /*weights=*/true);
       if (Fits()) return true;
     }

@@ -180,9 +180,14 @@ void SizeBuffers(const Settings& settings, const Target& target, Plan& plan) {
   }
   plan.landing_bytes = 0;
   if (target.on_cuda && !plan.sums_in_weight_dtype) {
-    plan.landing_bytes = TwoLargest(plan.units, [&](const UnitPlan& unit) {
-      return unit.home == Tier::kHost ? StagingBytes(unit.unit, world_size) : 0;
-    });
+    const auto landing = [&](const UnitPlan& unit) {
+      return unit.home == Tier::kHost && unit.unit.trainable ? StagingBytes(unit.unit, world_size)
+                                                             : 0;
+    };
+    std::int64_t all = 0;
+    for (const UnitPlan& unit : plan.units) all += landing(unit);
+    plan.landing_bytes =
+        std::max(TwoLargest(plan.units, landing), std::min(all / 4, kLandingBytes));
   }
   plan.crossing_bytes = 0;
   if (world_size == 1) {

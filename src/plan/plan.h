@@ -149,6 +149,10 @@ BufferBytes NormBytes(const Plan& plan);
 // milliseconds.
 inline constexpr std::int64_t kCrossingBytes = std::int64_t{256} << 20;
 
+// The most that they hold on the host before they are added to fp32 sums. Backward passes bring them
+// faster than the host's memory lets them be added; it catches up in the next forward.
+inline constexpr std::int64_t kLandingBytes = std::int64_t{2} << 30;
+
 // Parts of units that are streamed through the device at the same time, and the elements of each.
 inline constexpr std::size_t kStreamSlots = 3;
 inline constexpr std::int64_t kStreamNumel = 16 << 20;

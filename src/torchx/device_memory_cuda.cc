@@ -59,7 +59,7 @@ void PreferGrowingSegments() {
   for (const char* variable : {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"}) {
     if (std::getenv(variable) != nullptr) return;
   }
-  c10::CachingAllocator::setAllocatorSettings("expandable_segments:True");
+  c10::CachingAllocator::setAllocatorSettings("expandable_segments:True,large_segment_size_mb:12");
 }
 
 }  // namespace ullage::torchx

@@ -1,5 +1,7 @@
 #include "kernels/accumulate.h"
 
+#include <cmath>
+
 #include "kernels/test_data.h"
 
 namespace ullage::kernels {
@@ -27,6 +29,29 @@ TEST(AddToFloat, VectorsGiveTheBitsOfTheReferenceEvenWhenUnaligned) {
           std::copy_n(expected.begin(), n, expected_tail.begin());
           ExpectSameNumbers(tail, expected_tail);
         }
+      }
+    });
+  }
+}
+
+TEST(SetFloat, IsAnAdditionToZeros) {
+  Floats values = AnyFloats(kMany, 5);
+  values[3] = -0.0F;
+  for (DType dtype : kTypes) {
+    SCOPED_TRACE(Name(dtype));
+    const Bytes in = As(dtype, values);
+    Floats expected(kMany, 0.0F);
+    reference::AddToFloat(dtype, in.data(), expected.data(), kMany);
+    Floats plain(kMany, 7.0F);
+    reference::SetFloat(dtype, in.data(), plain.data(), kMany);
+    ExpectSameNumbers(plain, expected);
+    OnEveryTarget([&] {
+      for (const int64_t shift : {0, 1}) {  // aligned, and not
+        Floats sum(kMany + shift, 7.0F);
+        SetFloat(dtype, in.data(), sum.data() + shift, kMany);
+        const Floats got(sum.begin() + shift, sum.end());
+        ExpectSameNumbers(got, expected);
+        EXPECT_FALSE(std::signbit(got[3]));
       }
     });
   }
