@@ -168,8 +168,8 @@ class Engine;
 // Forward and Backward (and through evaluations without gradients, where the run has them). It gets
 // an engine that has on the host whatever can be there, with zeros for weights. `parameters` are
 // those of a model on the Meta device that is of no use afterwards; `settings` and `options` are
-// the run's. To the measured peak 3 % of it and 192 MiB are added, for what torch's allocator cannot
-// use between its blocks. Collective. On the CPU the result is 0 and nothing is run.
+// the run's. To the measured peak 3 % of it and 192 MiB are added, for what torch's allocator
+// cannot use between its blocks. Collective. On the CPU the result is 0 and nothing is run.
 ULLAGE_API std::int64_t MeasureOperatorBytes(ParameterList parameters, Settings settings,
                                              std::shared_ptr<Ranks> ranks, EngineOptions options,
                                              const std::function<void(Engine&)>& run);

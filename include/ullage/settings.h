@@ -156,9 +156,9 @@ struct UllageSettings {
   // is given, small models use less: a sixteenth of their weights, but at least 1 MiB. Smaller
   // units need less memory for gathered parameters, larger ones fewer and longer copies.
   std::int64_t unit_size = 32 << 20;
-  // On CUDA: whether micro-steps are recorded and launched as a whole (Engine::ForwardBackward), which
-  // small models need to keep a GPU busy. Automatic: where it is possible, and nothing is said where
-  // it is not but a line.
+  // On CUDA: whether micro-steps are recorded and launched as a whole (Engine::ForwardBackward),
+  // which small models need to keep a GPU busy. Automatic: where it is possible, and nothing is
+  // said where it is not but a line.
   CudaGraphs cuda_graphs = CudaGraphs::kAuto;
   std::int64_t timeout_seconds = 300;  // after which a rank that does not answer is given up
   // Regular expressions: parameters without weight decay. Absent: the model family's own list

@@ -174,11 +174,6 @@ void ParameterStore::FailUpdates(const std::string& reason) {
   updated_.notify_all();
 }
 
-void ParameterStore::AwaitUpdate(int index) const {
-  std::unique_lock lock(mutex_);
-  AwaitUpdate(index, lock);
-}
-
 void ParameterStore::AwaitUpdate(int index, std::unique_lock<std::recursive_mutex>& lock) const {
   updated_.wait(lock, [&] { return !state(index).is_changing || !failure_.empty(); });
   if (state(index).is_changing) {
@@ -444,11 +439,6 @@ void ParameterStore::Release(const std::vector<int>& parameters, bool write) {
       parameter->Release(write ? torchx::Outcome::kWritten : torchx::Outcome::kRead);
     }
   }
-}
-
-GatherStatistics ParameterStore::statistics() const {
-  std::lock_guard lock(mutex_);
-  return statistics_;
 }
 
 }  // namespace ullage::params

@@ -86,7 +86,10 @@ class ParameterStore {
   // Announced updates will not come: those who wait get a StateError.
   void FailUpdates(const std::string& reason);
   // Returns when no announced update of `unit` is under way.
-  void AwaitUpdate(int unit) const;
+  void AwaitUpdate(int unit) const {
+    std::unique_lock lock(mutex_);
+    AwaitUpdate(unit, lock);
+  }
   // After Publish of every unit, but those that were announced: resident units fetch the slices of
   // their peers, and graphs that saved old weights become invalid.
   void EndUpdate();
@@ -101,7 +104,10 @@ class ParameterStore {
   void Acquire(const std::vector<int>& parameters, bool write);
   void Release(const std::vector<int>& parameters, bool write);
 
-  GatherStatistics statistics() const;
+  GatherStatistics statistics() const {
+    const std::lock_guard lock(mutex_);
+    return statistics_;
+  }
 
  private:
   friend class ManagedParameter;

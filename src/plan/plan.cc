@@ -179,7 +179,8 @@ void SizeBuffers(const Settings& settings, const Target& target, Plan& plan) {
     plan.ring_bytes += plan.prefetch_bytes;
   }
   plan.landing_bytes = 0;
-  if (target.on_cuda && !plan.sums_in_weight_dtype) {
+  const bool are_sums_fp32 = !plan.sums_in_weight_dtype || plan.weight_dtype == DType::kFloat32;
+  if (target.on_cuda && are_sums_fp32) {
     const auto landing = [&](const UnitPlan& unit) {
       return unit.home == Tier::kHost && unit.unit.trainable ? StagingBytes(unit.unit, world_size)
                                                              : 0;
@@ -195,7 +196,9 @@ void SizeBuffers(const Settings& settings, const Target& target, Plan& plan) {
       if (!plan.IsUpdatedBeside(static_cast<int>(u))) continue;
       plan.crossing_bytes += StagingBytes(plan.units[u].unit, world_size);
     }
-    plan.crossing_bytes = std::min(plan.crossing_bytes, kCrossingBytes);
+    const std::int64_t of_a_layer = layout::RoundUp(plan.crossing_bytes / 24, kDeviceGrain);
+    plan.crossing_bytes = std::min(plan.crossing_bytes,
+                                   std::clamp(of_a_layer, kLeastCrossingBytes, kMostCrossingBytes));
   }
   plan.stream_bytes = 0;
   for (std::size_t u = 0; u < plan.units.size(); ++u) {

@@ -145,12 +145,13 @@ std::int64_t StagingBytes(const layout::Unit& unit, int world_size);  // one uni
 inline constexpr std::int64_t kNormResultBytes = 552;
 BufferBytes NormBytes(const Plan& plan);
 
-// The most that gradients on their way to the host hold on the device: the copies of a few
-// milliseconds.
-inline constexpr std::int64_t kCrossingBytes = std::int64_t{256} << 20;
+// What gradients on their way to the host hold on the device: those of about one layer, since a
+// layer that is recomputed gives all of them at its end. A 24th of what goes there, within these.
+inline constexpr std::int64_t kLeastCrossingBytes = std::int64_t{64} << 20;
+inline constexpr std::int64_t kMostCrossingBytes = std::int64_t{512} << 20;
 
-// The most that they hold on the host before they are added to fp32 sums. Backward passes bring them
-// faster than the host's memory lets them be added; it catches up in the next forward.
+// The most that they hold on the host before they are added to fp32 sums. Backward passes bring
+// them faster than the host's memory lets them be added; it catches up in the next forward.
 inline constexpr std::int64_t kLandingBytes = std::int64_t{2} << 30;
 
 // Parts of units that are streamed through the device at the same time, and the elements of each.

@@ -35,8 +35,8 @@ void LimitDeviceMemory(std::int64_t bytes);
 void RenewDevicePeaks();
 
 // Lets torch's allocator grow its segments in place, so that batches of many lengths leave no holes
-// behind, in the smallest steps that it knows (12 MiB): a block between free ones keeps the steps in
-// which it begins and ends. To be called before the first allocation. Nothing where PYTORCH_ALLOC_CONF or
+// behind, and in its smallest steps (12 MiB): a block between free ones keeps the steps in which it
+// begins and ends. To be called before the first allocation. Nothing where PYTORCH_ALLOC_CONF or
 // PYTORCH_CUDA_ALLOC_CONF says what the user wants.
 void PreferGrowingSegments();
 

@@ -18,8 +18,10 @@ std::string HashAfterTwoSteps(const Case& c, bool at_once) {
     ParameterList list;
     list.Add("weight", weight);
     Engine engine(std::move(list), SettingsFor(c, kTwoMicroSteps), ranks);
+    // Ranks that are threads share torch's generators.
+    const double dropout = c.world_size == 1 ? 0.5 : 0;
     const auto loss = [&](const at::Tensor& x) {
-      return at::dropout(weight * x, 0.5, /*train=*/true).sum();
+      return at::dropout(weight * x, dropout, /*train=*/true).sum();
     };
     for (int micro_step = 0; micro_step < 4; ++micro_step) {
       const at::Tensor x = at::full({}, 1.5f + static_cast<float>(micro_step + ranks->rank()));
@@ -35,7 +37,9 @@ std::string HashAfterTwoSteps(const Case& c, bool at_once) {
       } else {
         engine.Backward(engine.Forward([&] { return loss(x); }));
       }
-      if (engine.IsAccumulationBoundary()) EXPECT_TRUE(engine.Step().applied);
+      if (engine.IsAccumulationBoundary()) {
+        EXPECT_TRUE(engine.Step().applied);
+      }
     }
     EXPECT_EQ(engine.applied_steps(), 2);
     EXPECT_EQ(engine.statistics().recorded_launches, 0);

@@ -334,6 +334,13 @@ TEST(Plan, GradientsLandOnTheHostOnlyOnTheWayFromCudaToFp32Sums) {
             plan.landing_bytes + NormBytes(plan).used);
 }
 
+TEST(Plan, Fp32GradientsLandOnTheHostOfOneMicroStepToo) {
+  const Case c = {1, 1, DType::kFloat32, 1};
+  Settings settings = SettingsOf(c);
+  settings.zero.offload_optimizer.device = OffloadDevice::kCpu;
+  EXPECT_GT(MakePlan(settings, Specs(c.dtype), {.on_cuda = true}).landing_bytes, 0);
+}
+
 TEST(Plan, GradientsOnTheirWayToTheHostHaveARingOnTheDevice) {
   const Case c = {1, 1, DType::kBFloat16, 1};
   Settings settings = SettingsOf(c);
@@ -346,10 +353,15 @@ TEST(Plan, GradientsOnTheirWayToTheHostHaveARingOnTheDevice) {
     if (unit.unit.trainable) all += StagingBytes(unit.unit, 1);
   }
   EXPECT_EQ(plan.crossing_bytes, all);  // of a small model
-  std::vector<layout::ParameterSpec> large = Specs(c.dtype);
-  large.front().shape = {1 << 28};
-  large.front().numel = 1 << 28;
-  EXPECT_EQ(MakePlan(settings, large, {.on_cuda = true}).crossing_bytes, kCrossingBytes);
+  const auto with_one_of = [&](std::int64_t numel) {
+    std::vector<layout::ParameterSpec> specs = Specs(c.dtype);
+    specs.front().shape = {numel};
+    specs.front().numel = numel;
+    return MakePlan(settings, specs, {.on_cuda = true}).crossing_bytes;
+  };
+  EXPECT_EQ(with_one_of(1 << 28), kLeastCrossingBytes);  // 512 MiB
+  EXPECT_NEAR(static_cast<double>(with_one_of(1LL << 31)), 0x1p32 / 24, 0x1p16);
+  EXPECT_EQ(with_one_of(1LL << 34), kMostCrossingBytes);
 }
 
 TEST(Plan, HeldIsTheSliceWhereWeightsOrStateAreSliced) {
