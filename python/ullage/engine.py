@@ -58,7 +58,12 @@ class Engine(AccelerateMethods, torch.nn.Module):
         self._parameters_by_name = {}
         self._names = {}
         parameter_list = _C.ParameterList()
+        integers = {}  # weights of quantised layers: nobody trains them, and every rank has them whole
         for name, parameter in model.named_parameters(remove_duplicate=False):
+            if not parameter.is_floating_point():
+                integers[name] = parameter
+                parameter_list.add_buffer(name, parameter)
+                continue
             parameter_list.add(name, parameter)
             if id(parameter) not in self._names:
                 self._names[id(parameter)] = name
@@ -84,8 +89,8 @@ class Engine(AccelerateMethods, torch.nn.Module):
         access.register(self)
         self.device = torch.device("cuda", torch.cuda.current_device()) if self._cuda else torch.device("cpu")
         if self._cuda:
-            for buffer in model.buffers():
-                buffer.data = buffer.data.to(self.device)
+            for tensor in (*model.buffers(), *integers.values()):
+                tensor.data = tensor.data.to(self.device)
 
         if optimizer is None and any(p.requires_grad for p in model.parameters()):
             optimizer = self._make_optimizer()
@@ -105,6 +110,8 @@ class Engine(AccelerateMethods, torch.nn.Module):
         self._lines_every = settings.steps_per_print if asks else None
         if ranks.rank == 0:
             lines.say_start(settings, self._core.start_lines())
+        if integers and ranks.rank == 0:
+            lines.say_integers(integers)
 
     def _make_optimizer(self):
         groups = [

@@ -39,6 +39,18 @@ def say_start(settings, start_lines):
             log.warning("%s: no effect here, because %s", key, why)
 
 
+def say_integers(parameters):
+    """Which parameters no engine can divide, and what they hold."""
+    held = sum(p.numel() * p.element_size() for p in parameters.values())
+    log.info(
+        "%d parameters of integers ('%s'%s) stay whole on every rank: %.1f MiB",
+        len(parameters),
+        next(iter(parameters)),
+        ", ..." if len(parameters) > 1 else "",
+        held / 2**20,
+    )
+
+
 def say_step(engine):
     """A line every steps_per_print steps, where the config has the key."""
     if engine._lines_every is None or engine.global_steps % engine._lines_every:

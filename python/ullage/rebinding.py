@@ -109,9 +109,9 @@ def _describe(name, parameter, own):
 
 
 def _strangers(engine):
-    """The parameters of the model that are not the engine's."""
+    """The parameters of the model that should be the engine's and are not."""
     names = engine._names
     for prefix, module in engine.module.named_modules():
         for key, parameter in module._parameters.items():
-            if parameter is not None and id(parameter) not in names:
+            if parameter is not None and id(parameter) not in names and parameter.is_floating_point():
                 yield module, prefix + "." if prefix else "", key, parameter

@@ -353,3 +353,45 @@ def test_what_a_config_asks_for_is_said_or_done(caplog):
     train(engine, batches(4, 4))
     lines = [line for line in caplog.messages if line.startswith("step ")]
     assert [line.split(":")[0] for line in lines] == ["step 2", "step 4"]
+
+
+class Quantised(torch.nn.Module):
+    """A frozen layer in 8 bits under an adapter, as quantising libraries make them."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(3)
+        weight = torch.randn(8, 8)
+        self.scale = weight.abs().max() / 127
+        self.weight = torch.nn.Parameter((weight / self.scale).round().to(torch.int8), requires_grad=False)
+        self.down = torch.nn.Linear(8, 2, bias=False)
+        self.up = torch.nn.Linear(2, 8, bias=False)
+
+    def forward(self, x):
+        frozen = x @ (self.weight.to(x.dtype) * self.scale).t()
+        return (frozen + self.up(self.down(x)) - x).square().mean()
+
+
+def test_a_base_of_integers_stays_whole_under_an_adapter(tmp_path, caplog):
+    x = torch.randn(4, 8, generator=torch.Generator().manual_seed(1))
+    digests = set()
+    for stage in STAGES:
+        caplog.clear()
+        model = Quantised()
+        before = model.weight.clone()
+        with caplog.at_level("INFO", "ullage"):
+            engine, *_ = ullage.initialize(model=model, config=config(stage))
+        assert "1 parameters of integers ('weight') stay whole on every rank" in caplog.text
+        losses = []
+        for _ in range(3):
+            losses.append(engine.backward(engine(x)).item())
+            engine.step()
+        assert losses[2] < losses[0]
+        assert torch.equal(model.weight, before) and model.weight.grad is None
+        assert torch.equal(model.state_dict()["weight"], before)
+        digests.add(engine.parameters_sha256())
+    assert len(digests) == 1
+    engine.save_checkpoint(tmp_path)
+    model.weight.data.zero_()
+    engine.load_checkpoint(tmp_path)
+    assert torch.equal(model.weight, before)
