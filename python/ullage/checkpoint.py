@@ -13,13 +13,18 @@ from ullage import _C
 log = logging.getLogger("ullage")
 
 
-def save_checkpoint(engine, save_dir, tag, client_state, save_latest, exclude_frozen_parameters):
+def save_checkpoint(
+    engine, save_dir, tag, client_state, save_latest, exclude_frozen_parameters, keep=0, background=False
+):
     """Collective: writes all that training goes on with to `save_dir`, each rank its slices.
 
     `tag` names the checkpoint beside its own name, step-N (default: global_stepN). client_state: a dict
-    of numbers, strings, lists, dicts and tensors, which load_checkpoint returns. Returns True. Raises
-    IoError.
+    of numbers, strings, lists, dicts and tensors, which load_checkpoint returns. keep: above 0, how many
+    complete checkpoints stay in the folder. background: return at once and write while training goes on;
+    a step that comes to state which is not written yet waits for it. The tag appears when the checkpoint
+    is complete and the next save, finish_saving or destroy has come. Returns True. Raises IoError.
     """
+    finish_saving(engine)
     if not save_dir:
         raise _C.ConfigError("save_checkpoint without a folder\nhint: pass one")
     if not save_latest:
@@ -41,9 +46,23 @@ def save_checkpoint(engine, save_dir, tag, client_state, save_latest, exclude_fr
     if engine.optimizer is not None:
         # What a scheduler has written for the next step is not the engine's yet.
         state["groups"] = [[g["lr"], g["weight_decay"]] for g in engine.optimizer.param_groups]
-    path = engine._core.save_checkpoint(os.fspath(save_dir), json.dumps(state))
-    _link(engine, save_dir, str(tag), path)
+    _check_tag(str(tag))
+    path = engine._core.save_checkpoint(
+        os.fspath(save_dir), json.dumps(state), keep=keep, background=background
+    )
+    if background:
+        engine._awaited_link = (save_dir, str(tag), path)
+    else:
+        _link(engine, save_dir, str(tag), path)
     return True
+
+
+def finish_saving(engine):
+    """Collective: a save in the background is complete and has its tag. Raises what went wrong with it."""
+    link, engine._awaited_link = engine._awaited_link, None
+    if link is not None:
+        engine._core.finish_saving()
+        _link(engine, *link)
 
 
 def load_checkpoint(
@@ -65,6 +84,7 @@ def load_checkpoint(
         raise _C.UnsupportedError("load_checkpoint with custom_load_fn\nhint: leave it out")
     if not load_module_strict:
         log.info("load_module_strict=False: a parameter that the checkpoint lacks is an error all the same")
+    finish_saving(engine)
     path = os.fspath(load_dir) if tag is None else os.path.join(load_dir, str(tag))
     if not os.path.isdir(path) or not os.listdir(path):
         log.warning("load_checkpoint: %s holds no checkpoint", path)
@@ -147,12 +167,15 @@ def _write(state, path):
     os.replace(partial, path)
 
 
+def _check_tag(tag):
+    if os.sep in tag or tag in ("", ".", "..", "latest"):
+        raise _C.ConfigError(f"the tag '{tag}' is no name\nhint: use letters, digits, '-' and '_'")
+
+
 def _link(engine, save_dir, tag, path):
     name = os.path.basename(path)
     if tag == name:
         return
-    if os.sep in tag or tag in ("", ".", "..", "latest"):
-        raise _C.ConfigError(f"the tag '{tag}' is no name\nhint: use letters, digits, '-' and '_'")
     if engine._ranks.rank != 0:
         return
     link = os.path.join(save_dir, tag)
@@ -162,6 +185,9 @@ def _link(engine, save_dir, tag, path):
             os.unlink(partial)
         os.symlink(name, partial)
         os.replace(partial, link)
+        for entry in os.scandir(save_dir):  # tags of checkpoints that `keep` has removed
+            if entry.is_symlink() and os.readlink(entry).startswith("step-") and not entry.is_dir():
+                os.unlink(entry)
     except OSError as error:
         raise _C.IoError(f"{link}: {error}\nhint: the checkpoint itself is complete: {path}") from error
 

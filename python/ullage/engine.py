@@ -106,6 +106,7 @@ class Engine(AccelerateMethods, torch.nn.Module):
         self.micro_steps = 0
         self.global_samples = 0
         self._gives_model_back = False
+        self._awaited_link = None  # of a save in the background
         asks = "steps_per_print" in settings.given
         self._lines_every = settings.steps_per_print if asks else None
         if ranks.rank == 0:
@@ -340,13 +341,25 @@ class Engine(AccelerateMethods, torch.nn.Module):
     # ---- files
 
     def save_checkpoint(
-        self, save_dir, tag=None, client_state=None, save_latest=True, exclude_frozen_parameters=False
+        self,
+        save_dir,
+        tag=None,
+        client_state=None,
+        save_latest=True,
+        exclude_frozen_parameters=False,
+        *,
+        keep=0,
+        background=False,
     ):
         """Collective: checkpoint.save_checkpoint."""
         access.end_leases()
         return checkpoint.save_checkpoint(
-            self, save_dir, tag, client_state, save_latest, exclude_frozen_parameters
+            self, save_dir, tag, client_state, save_latest, exclude_frozen_parameters, keep, background
         )
+
+    def finish_saving(self):
+        """Collective: returns when a save in the background is on the disk. Raises what went wrong with it."""
+        checkpoint.finish_saving(self)
 
     def load_checkpoint(
         self,
@@ -394,6 +407,8 @@ class Engine(AccelerateMethods, torch.nn.Module):
     def destroy(self):
         """Gives the parameters back and ends the engine. Sliced ones lose their bytes."""
         access.end_leases()
+        if not self.has_ended:
+            checkpoint.finish_saving(self)
         if self._gives_model_back and not self.has_ended:
             self._give_model_back()
         for key in self._names:
