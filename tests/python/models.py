@@ -56,3 +56,16 @@ def config(stage=0, micro=4, accumulation=1, **more):
     }
     settings.update(more)
     return settings
+
+
+STAGES = [0, 1, 2, 3, "streamed"]
+
+
+def train(engine, data):
+    losses = []
+    for batch in data:
+        loss = engine(**batch).loss
+        engine.backward(loss)
+        engine.step()
+        losses.append(loss.item())
+    return losses
