@@ -404,6 +404,15 @@ class Engine(AccelerateMethods, torch.nn.Module):
     def empty_partition_cache(self):
         """Does nothing: gathered weights live in a ring of fixed size."""
 
+    def offload_states(self, *_, **__):
+        raise _C.UnsupportedError(
+            "offload_states: state does not move during a run\nhint: zero_optimization.offload_optimizer "
+            "and offload_param keep it on the host from the start; or save_checkpoint, destroy() and later "
+            "initialize and load_checkpoint"
+        )
+
+    reload_states = offload_states
+
     def destroy(self):
         """Gives the parameters back and ends the engine. Sliced ones lose their bytes."""
         access.end_leases()

@@ -338,3 +338,10 @@ def test_a_base_of_integers_stays_whole_under_an_adapter(tmp_path, caplog):
     model.weight.data.zero_()
     engine.load_checkpoint(tmp_path)
     assert torch.equal(model.weight, before)
+
+
+def test_moving_state_during_a_run_is_refused_with_the_remedy():
+    engine, *_ = ullage.initialize(model=bert(), config=config(0))
+    for method in (engine.offload_states, engine.reload_states):
+        with pytest.raises(ullage.UnsupportedError, match="zero_optimization.offload_optimizer"):
+            method()
