@@ -94,8 +94,7 @@ at::Tensor Engine::Backward(const at::Tensor& loss, bool retain_graph) {
 
 std::vector<at::Tensor> Engine::ForwardBackward(const std::vector<at::Tensor>& inputs,
                                                 const MicroStep& compute) {
-  return core_->recorded->is_on() ? core_->recorded->Run(inputs, compute)
-                                  : core_->RunMicroStep(inputs, compute);
+  return core_->recorded->Run(inputs, compute);
 }
 
 void Engine::Core::ListenToOutsidePasses() {

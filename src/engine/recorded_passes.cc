@@ -64,6 +64,11 @@ RecordedPasses::RecordedPasses(Engine::Core& core) : core_(core) {
 std::vector<at::Tensor> RecordedPasses::Run(const std::vector<at::Tensor>& inputs,
                                             const Engine::MicroStep& compute) {
   if (!std::exchange(has_begun_, true)) Begin();
+  return recorder_ != nullptr ? RunRecorded(inputs, compute) : core_.RunMicroStep(inputs, compute);
+}
+
+std::vector<at::Tensor> RecordedPasses::RunRecorded(const std::vector<at::Tensor>& inputs,
+                                                    const Engine::MicroStep& compute) {
   // What is baked into recordings.
   if (scale_ != core_.scaler.scale() || layout_ != core_.gradients->sums().layout())
     passes_.clear();
@@ -74,6 +79,7 @@ std::vector<at::Tensor> RecordedPasses::Run(const std::vector<at::Tensor>& input
   if (pass == nullptr || !core_.gradients->sums().IsSteady()) return RunOnce(inputs, compute);
   const memory::PhaseScope phase(core_.memory.ledger(), memory::Phase::kBackward);
   const torchx::ProfilerRange range("micro-step");
+  core_.CheckPassIsOver();
   const std::uint64_t seed = core_.BeginForward();
   if (pass->recording == nullptr) {
     try {
@@ -87,8 +93,13 @@ std::vector<at::Tensor> RecordedPasses::Run(const std::vector<at::Tensor>& input
   return Launch(*pass, inputs, seed);
 }
 
-// Gradients arrive in the queue in which their taps were made.
 void RecordedPasses::Begin() {
+  if (!why_not_.empty() && core_.ranks->rank() == 0) {
+    LogInfo("engine", "micro-steps are launched kernel by kernel and not as CUDA graphs, because " +
+                          why_not_);
+  }
+  if (recorder_ == nullptr) return;
+  // Gradients arrive in the queue in which their taps were made.
   seeds_ = std::make_unique<torchx::SeedTable>(core_.memory.device());
   recorder_->Run([this] { core_.gradients->RenewAllTaps(); });
 }

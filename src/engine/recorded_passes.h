@@ -33,13 +33,10 @@ class RecordedPasses {
   // plan. Throws ConfigError when the settings ask for what cannot be.
   explicit RecordedPasses(Engine::Core& core);
 
-  bool is_on() const { return recorder_ != nullptr; }
-  // Why micro-steps on CUDA are launched kernel by kernel; empty when is_on(), when the settings
-  // ask for it, and on the CPU.
-  const std::string& why_not() const { return why_not_; }
   std::int64_t launches() const { return launches_; }
 
-  // A micro-step of the engine: Engine::ForwardBackward. Only when is_on().
+  // A micro-step of the engine, recorded or not: Engine::ForwardBackward. On CUDA the first one
+  // says why none will be recorded, unless the settings ask for that.
   std::vector<at::Tensor> Run(const std::vector<at::Tensor>& inputs,
                               const Engine::MicroStep& compute);
 
@@ -53,6 +50,8 @@ class RecordedPasses {
   };
 
   void Begin();
+  std::vector<at::Tensor> RunRecorded(const std::vector<at::Tensor>& inputs,
+                                      const Engine::MicroStep& compute);
   Pass* FindPass(const std::string& key);
   std::vector<at::Tensor> RunOnce(const std::vector<at::Tensor>& inputs,
                                   const Engine::MicroStep& compute);
@@ -65,10 +64,10 @@ class RecordedPasses {
   Engine::Core& core_;
   std::string why_not_;
   std::unique_ptr<torchx::SeedTable> seeds_;
-  std::unique_ptr<torchx::Recorder> recorder_;
-  std::map<std::string, Pass> passes_;  // by the shapes of their inputs
-  double scale_ = 0;                    // of their losses
-  std::int64_t layout_ = 0;             // of the sums that they write to
+  std::unique_ptr<torchx::Recorder> recorder_;  // null: nothing is recorded
+  std::map<std::string, Pass> passes_;          // by the shapes of their inputs
+  double scale_ = 0;                            // of their losses
+  std::int64_t layout_ = 0;                     // of the sums that they write to
   std::int64_t launches_ = 0;
   bool has_begun_ = false;
   bool gave_up_ = false;
