@@ -22,6 +22,7 @@ class Zeros final : public WeightSource {
 // Everything on the host that can be there, and no more of it than a backward needs.
 Settings ForMeasuring(Settings settings, int world_size) {
   settings.ullage.device_memory.reset();  // which is kept by a DeviceCap here
+  settings.ullage.cuda_graphs = CudaGraphs::kOff;
   OffloadSettings host;
   host.device = OffloadDevice::kCpu;
   host.pin_memory = false;  // locking pages takes longer than one pass over them
