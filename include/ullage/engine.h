@@ -21,6 +21,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -37,6 +38,9 @@ class Module;
 }
 namespace ullage::files {
 class FileSystem;
+}
+namespace ullage::memory {
+class Trace;
 }
 
 namespace ullage {
@@ -101,6 +105,9 @@ struct EngineOptions {
   // Host memory that saves in the background may keep state in: SaveOptions::buffer_bytes. It is in
   // the plan, as far as a rank saves so much, and is allocated by the first such save.
   std::int64_t save_buffer_bytes = 0;
+  // Hears of every byte that the engine holds where operators run, and of its phases; outlives the
+  // engine. The planner's.
+  memory::Trace* trace = nullptr;
 };
 
 struct StepResult {
@@ -173,6 +180,11 @@ class Engine;
 ULLAGE_API std::int64_t MeasureOperatorBytes(ParameterList parameters, Settings settings,
                                              std::shared_ptr<Ranks> ranks, EngineOptions options,
                                              const std::function<void(Engine&)>& run);
+
+// What a plan keeps free for operators that were seen to hold so much at most.
+constexpr std::int64_t WithOperatorMargin(std::int64_t bytes) {
+  return bytes + bytes / 32 + (std::int64_t{192} << 20);
+}
 
 class ULLAGE_API Engine {
  public:
@@ -288,6 +300,8 @@ class ULLAGE_API Engine {
   MemoryReport memory() const;
   // What this rank's plan predicts, by tag.
   std::vector<std::pair<std::string, std::int64_t>> planned_bytes() const;
+  // The same of all tags together on one tier: "device", "host" or "disk".
+  std::int64_t planned_bytes_on(std::string_view tier) const;
   EngineStatistics statistics() const;
   std::string PlanText() const;
   std::string PlanJson() const;

@@ -48,7 +48,8 @@ struct PlanArguments {
   int rank = 0;
   std::int64_t micro_batch = 0;  // records; 0: as the settings say
   std::int64_t sequence = 0;     // tokens; 0: as usual for the task
-  std::string operator_bytes;    // of ullage.device_memory; empty: none
+  std::string operator_bytes;    // of ullage.device_memory; empty: predicted
+  std::string device;            // a known CUDA device, or its bytes; empty: none
   bool json = false;
 };
 

@@ -1,11 +1,10 @@
 // `ullage plan`: the engine itself on tensors without memory, for one step of a rank that may be
-// one of many.
-#include <ATen/ops/empty.h>
-#include <c10/core/Device.h>
+// one of many, and what could be changed in the job.
 #include <fmt/format.h>
-#include <torch/nn/module.h>
 
 #include <algorithm>
+#include <cctype>
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 
 #include "base/bytes.h"
@@ -13,6 +12,7 @@
 #include "cli/data_choice.h"
 #include "cli/setup.h"
 #include "files/file_system.h"
+#include "planner/levers.h"
 #include "ullage/engine.h"
 #include "ullage/error.h"
 
@@ -38,54 +38,179 @@ Settings SettingsFor(const PlanArguments& arguments) {
   return settings;
 }
 
-// A batch as the loaders make them; packed rows have several documents.
-models::Batch BatchOnMeta(models::Task task, std::int64_t records, std::int64_t tokens) {
-  const auto make = [](at::IntArrayRef shape, at::ScalarType type) {
-    return at::empty(shape, at::TensorOptions().dtype(type).device(c10::kMeta));
-  };
-  const std::int64_t shape[] = {records, tokens};
-  models::Batch batch;
-  batch.input_ids = make(shape, at::kLong);
-  if (task == models::Task::kClassification) {
-    batch.attention_mask = make(shape, at::kLong);
-    batch.labels = make({records}, at::kLong);
+// What the device's memory is, of a known device or as it was given.
+DeviceModel DeviceOf(const PlanArguments& arguments) {
+  if (arguments.device.empty()) return FindDevice("h200");
+  if (std::isdigit(static_cast<unsigned char>(arguments.device.front())) == 0) {
+    return FindDevice(arguments.device);
+  }
+  DeviceModel device = FindDevice("h200");
+  device.name = arguments.device;
+  device.memory = ParseBytes(arguments.device);
+  device.is_measured = false;
+  return device;
+}
+
+std::string Gain(std::int64_t before, std::int64_t after) {
+  if (after == before) return "0 bytes";
+  return fmt::format("{}{}", after < before ? "-" : "+", FormatBytes(std::abs(after - before)));
+}
+
+// One column for each phase, one row for each tag.
+void PrintPhases(const MemoryPrediction& prediction) {
+  fmt::print("{:<14}", "");
+  for (const PhaseBytes& phase : prediction.phases) fmt::print("{:>14}", phase.phase);
+  std::vector<std::string> tags;
+  for (const PhaseBytes& phase : prediction.phases) {
+    for (const auto& [tag, bytes] : phase.by_tag) {
+      if (std::ranges::find(tags, tag) == tags.end()) tags.push_back(tag);
+    }
+  }
+  for (const std::string& tag : tags) {
+    fmt::print("\n{:<14}", tag);
+    for (const PhaseBytes& phase : prediction.phases) {
+      const auto found = std::ranges::find(phase.by_tag, tag, &std::pair<std::string, std::int64_t>::first);
+      fmt::print("{:>14}", found == phase.by_tag.end() ? "" : FormatBytes(found->second));
+    }
+  }
+  fmt::print("\n{:<14}", "together");
+  for (const PhaseBytes& phase : prediction.phases) {
+    fmt::print("{:>14}", FormatBytes(phase.total));
+  }
+  fmt::print("\n");
+}
+
+std::string Place(const std::string& operation, const std::string& parameter) {
+  if (operation.empty()) return "the engine";
+  return parameter.empty() ? operation : fmt::format("{} after {}", operation, parameter);
+}
+
+void PrintVerdict(const PlanArguments& arguments, const DeviceModel& device,
+                  const MemoryPrediction& prediction) {
+  const PhaseBytes& highest =
+      *std::ranges::max_element(prediction.phases, {}, &PhaseBytes::total);
+  fmt::print("most in {}, at {}\n", highest.phase, Place(highest.operation, highest.parameter));
+  if (arguments.cuda) {
+    fmt::print("torch's allocator: {} given out, {} reserved; outside it {}{}\n",
+               FormatBytes(prediction.allocated), FormatBytes(prediction.reserved),
+               FormatBytes(prediction.outside),
+               device.is_measured ? "" : " (assumed, as on an H200: not measured there)");
+  }
+  if (prediction.host > 0) fmt::print("host: {}\n", FormatBytes(prediction.host));
+  if (prediction.disk > 0) fmt::print("disk: {}\n", FormatBytes(prediction.disk));
+  if (arguments.device.empty()) return;
+  const std::int64_t room = device.memory - prediction.device();
+  if (room >= 0) {
+    fmt::print("fits on {} ({}): {} to spare\n", device.name, FormatBytes(device.memory),
+               FormatBytes(room));
   } else {
-    batch.labels = make(shape, at::kLong);
-    batch.position_ids = make(shape, at::kLong);
-    batch.document_ids = make(shape, at::kInt);
+    fmt::print("does not fit on {} ({}): over by {} in {}, at {}\n", device.name,
+               FormatBytes(device.memory), FormatBytes(-room), highest.phase,
+               Place(highest.operation, highest.parameter));
   }
-  return batch;
 }
 
-void RunStep(models::Model& model, Engine& engine, std::int64_t sequence) {
-  const BatchSizes& sizes = engine.batch_sizes();
-  const models::Batch batch = BatchOnMeta(model.task(), sizes.micro_batch, sequence);
-  for (std::int64_t m = 0; m < sizes.accumulation_steps; ++m) {
-    engine.Backward(engine.Forward([&] { return model.Loss(batch).loss; }));
+void PrintLargest(const MemoryPrediction& prediction) {
+  constexpr std::size_t kTold = 6;
+  fmt::print("largest then, of operators:\n");
+  for (std::size_t i = 0; i < std::min(kTold, prediction.largest.size()); ++i) {
+    const HeldTensors& held = prediction.largest[i];
+    fmt::print("{:>14}  {} {} of {}\n", FormatBytes(held.bytes), held.count, held.use,
+               Place(held.operation, held.parameter));
   }
-  engine.Step();
 }
 
-void PrintText(const PlanArguments& arguments, const Engine& engine, std::int64_t sequence) {
-  for (const std::string& line : engine.StartLines()) fmt::print("{}\n", line);
-  fmt::print("{}", engine.PlanText());
+void PrintLevers(const DeviceModel& device, bool with_device, const MemoryPrediction& before,
+                 const std::vector<planner::Lever>& levers) {
+  if (!levers.empty()) fmt::print("what could be changed:\n");
+  for (const planner::Lever& lever : levers) {
+    fmt::print("  {}\n", lever.change);
+    if (!lever.prediction) {
+      fmt::print("      no plan: {}\n", lever.refused);
+      continue;
+    }
+    const MemoryPrediction& after = *lever.prediction;
+    std::string verdict;
+    if (with_device) verdict = after.device() <= device.memory ? ", fits" : ", does not fit";
+    fmt::print("      {} on the device{}", Gain(before.device(), after.device()), verdict);
+    if (after.host != before.host) fmt::print("; {} on the host", Gain(before.host, after.host));
+    fmt::print("; costs: {}\n", lever.cost);
+  }
+}
+
+struct Told {
+  MemoryPrediction prediction;
+  std::vector<planner::Lever> levers;
+  std::vector<std::string> start_lines;
+  std::string plan_text, plan_json;
+  std::vector<std::pair<std::string, std::int64_t>> peak;  // of each tag by itself, on all tiers
+  std::int64_t micro_batch = 0;
+};
+
+void PrintText(const PlanArguments& arguments, const planner::Job& job, const Told& told) {
+  for (const std::string& line : told.start_lines) fmt::print("{}\n", line);
+  fmt::print("{}", told.plan_text);
   fmt::print("at most, in a dry run of rank {}, {} records of {} tokens in a forward:\n",
-             arguments.rank, engine.batch_sizes().micro_batch, sequence);
-  for (const auto& [tag, bytes] : engine.memory().peak) {
-    if (bytes > 0) fmt::print("{:<12}{:>14}\n", tag, FormatBytes(bytes));
-  }
-  fmt::print("activations, batches and what torch itself holds come on top\n");
+             arguments.rank, told.micro_batch, job.sequence);
+  PrintPhases(told.prediction);
+  PrintVerdict(arguments, job.device, told.prediction);
+  PrintLargest(told.prediction);
+  PrintLevers(job.device, !arguments.device.empty(), told.prediction, told.levers);
 }
 
-void PrintJson(const PlanArguments& arguments, const Engine& engine, std::int64_t sequence) {
-  using Json = nlohmann::ordered_json;
+using Json = nlohmann::ordered_json;
+
+Json ToJson(const MemoryPrediction& prediction) {
+  Json phases = Json::array();
+  for (const PhaseBytes& phase : prediction.phases) {
+    Json tags = Json::object();
+    for (const auto& [tag, bytes] : phase.by_tag) tags[tag] = bytes;
+    phases.push_back({{"phase", phase.phase},
+                      {"bytes", phase.total},
+                      {"by_tag", std::move(tags)},
+                      {"operation", phase.operation},
+                      {"parameter", phase.parameter}});
+  }
+  Json largest = Json::array();
+  for (const HeldTensors& held : prediction.largest) {
+    largest.push_back({{"bytes", held.bytes},
+                       {"count", held.count},
+                       {"use", held.use},
+                       {"operation", held.operation},
+                       {"parameter", held.parameter}});
+  }
+  return {{"peak", prediction.peak},           {"allocated", prediction.allocated},
+          {"reserved", prediction.reserved},   {"outside", prediction.outside},
+          {"device", prediction.device()},     {"host", prediction.host},
+          {"disk", prediction.disk},           {"phases", std::move(phases)},
+          {"largest", std::move(largest)}};
+}
+
+void PrintJson(const PlanArguments& arguments, const planner::Job& job, const Told& told) {
   Json peak = Json::object();
-  for (const auto& [tag, bytes] : engine.memory().peak) peak[tag] = bytes;
-  const Json json = {{"rank", arguments.rank},
-                     {"micro_batch", engine.batch_sizes().micro_batch},
-                     {"sequence", sequence},
-                     {"peak_bytes", std::move(peak)},
-                     {"plan", Json::parse(engine.PlanJson())}};
+  for (const auto& [tag, bytes] : told.peak) peak[tag] = bytes;
+  Json json = {{"rank", arguments.rank},
+               {"micro_batch", told.micro_batch},
+               {"sequence", job.sequence},
+               {"peak_bytes", std::move(peak)},
+               {"plan", Json::parse(told.plan_json)},
+               {"prediction", ToJson(told.prediction)}};
+  if (!arguments.device.empty()) {
+    json["device"] = {{"name", job.device.name},
+                      {"bytes", job.device.memory},
+                      {"fits", told.prediction.device() <= job.device.memory}};
+  }
+  Json levers = Json::array();
+  for (const planner::Lever& lever : told.levers) {
+    Json entry = {{"change", lever.change}, {"cost", lever.cost}};
+    if (lever.prediction) {
+      entry["prediction"] = ToJson(*lever.prediction);
+    } else {
+      entry["refused"] = lever.refused;
+    }
+    levers.push_back(std::move(entry));
+  }
+  json["levers"] = std::move(levers);
   fmt::print("{}\n", json.dump(1));
 }
 
@@ -96,8 +221,15 @@ int RunPlan(const PlanArguments& arguments) {
     throw ConfigError(fmt::format("--rank {} of {} ranks", arguments.rank, arguments.ranks),
                       "ranks count from 0");
   }
-  const Settings settings = SettingsFor(arguments);
-  const auto model = models::MakeModel(ConfigPath(arguments.model), 0, c10::Device(c10::kMeta));
+  planner::Job job;
+  job.model = ConfigPath(arguments.model);
+  job.settings = SettingsFor(arguments);
+  job.rank = arguments.rank;
+  job.ranks = arguments.ranks;
+  job.cuda = arguments.cuda || !arguments.device.empty();
+  job.device = DeviceOf(arguments);
+  if (!arguments.operator_bytes.empty()) job.operator_bytes = ParseBytes(arguments.operator_bytes);
+  const auto model = planner::MakeModel(job);
   if (arguments.sequence > model->max_positions()) {
     throw ConfigError(fmt::format("--seq {}: the model has {} positions", arguments.sequence,
                                   model->max_positions()),
@@ -106,20 +238,18 @@ int RunPlan(const PlanArguments& arguments) {
   const std::int64_t usual = model->task() == models::Task::kClassification
                                  ? std::min(kUsualRecord, model->max_positions())
                                  : UsualSequenceLength(*model);
-  const std::int64_t sequence = arguments.sequence > 0 ? arguments.sequence : usual;
-  EngineOptions options;
-  options.default_no_decay = model->no_decay_patterns();
-  options.cuda = arguments.cuda;
-  options.dry_run = true;
-  if (!arguments.operator_bytes.empty()) {
-    options.operator_bytes = ParseBytes(arguments.operator_bytes);
-  }
-  Engine engine(NamedParameters(model->module()), settings,
-                Ranks::Imagined(arguments.rank, arguments.ranks), options);
-  model->module().train();
-  model->set_recompute(settings.recompute);
-  RunStep(*model, engine, sequence);
-  arguments.json ? PrintJson(arguments, engine, sequence) : PrintText(arguments, engine, sequence);
+  job.sequence = arguments.sequence > 0 ? arguments.sequence : usual;
+
+  Told told;
+  told.prediction = planner::Predict(job, [&](const Engine& engine) {
+    told.start_lines = engine.StartLines();
+    told.plan_text = engine.PlanText();
+    told.plan_json = engine.PlanJson();
+    told.peak = engine.memory().peak;
+    told.micro_batch = engine.batch_sizes().micro_batch;
+  });
+  told.levers = planner::Levers(job, arguments.device.empty() ? 0 : job.device.memory);
+  arguments.json ? PrintJson(arguments, job, told) : PrintText(arguments, job, told);
   return 0;
 }
 

@@ -14,6 +14,7 @@
 #include "engine/device_choice.h"
 #include "engine/recorded_passes.h"
 #include "engine/saver.h"
+#include "memory/trace.h"
 #include "torchx/device.h"
 #include "torchx/meta_kernels.h"
 #include "ullage/error.h"
@@ -198,6 +199,7 @@ Engine::Core::Core(const ParameterList& list, Settings given, std::shared_ptr<Ra
       scaler(settings.precision == Precision::kFloat16 ? settings.loss_scale
                                                        : LossScaleSettings{.loss_scale = 1}),
       exceptions_at_start(std::uncaught_exceptions()) {
+  memory.ledger().Tell(options.trace);
   TellingOthers([&] {
     if (options.dry_run) torchx::InstallMetaKernels();
     if (memory.is_cuda()) torchx::PreferRepeatableKernels();

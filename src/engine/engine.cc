@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <span>
 #include <vector>
 
@@ -341,6 +342,16 @@ MemoryReport Engine::memory() const {
 
 std::vector<std::pair<std::string, std::int64_t>> Engine::planned_bytes() const {
   return ByName(core_->plan.BytesOfRank(core_->ranks->rank()));
+}
+
+std::int64_t Engine::planned_bytes_on(std::string_view tier) const {
+  const auto found = std::ranges::find(plan::kTierNames, tier);
+  if (found == plan::kTierNames.end()) {
+    throw ConfigError(fmt::format("there is no tier '{}'", tier), "device, host or disk");
+  }
+  const plan::TagBytes bytes = core_->plan.BytesOfRank(
+      core_->ranks->rank(), static_cast<plan::Tier>(found - plan::kTierNames.begin()));
+  return std::accumulate(bytes.begin(), bytes.end(), std::int64_t{0});
 }
 
 EngineStatistics Engine::statistics() const {

@@ -43,6 +43,7 @@ Sums::Sums(const plan::Plan& plan, const plan::WindowPlan& window_plan, int rank
   }
   if (memory.is_cuda()) {
     batch_.emplace([&memory](const GradientBatch::Work& work) {
+      if (memory.is_dry()) return;
       const torchx::Queue operators = torchx::Queue::OfOperators(memory.device());
       if (!work.copies.empty()) kernels::device::Copy(work.copies, operators.stream());
       if (!work.additions.empty()) kernels::device::AddToFloat(work.additions, operators.stream());
@@ -68,9 +69,12 @@ void Sums::Add(int parameter, int unit, const layout::Member& member, const at::
   came_[p] = true;
   if (!is_first && Of(unit).dtype != DType::kFloat32) Promote(parameter, unit);
   const UnitSums sums = Of(unit);
-  if (memory_.is_dry()) return;
   const at::Tensor dense = gradient.contiguous();
   const bool on_device = memory_.OnCuda(TierOf(unit));
+  if (memory_.is_dry()) {
+    if (on_device) HoldDry(parameter, dense, sums.dtype);
+    return;
+  }
   if (sums.dtype != DType::kFloat32) {
     std::byte* to = sums.data + member.offset * ElementBytes(dtype);
     if (on_device) return batch_->Copy(dense, dtype, to);
@@ -92,6 +96,17 @@ void Sums::Add(int parameter, int unit, const layout::Member& member, const at::
     landing_->Add(dense, dtype, to, is_first && IsOverwritten(unit), std::move(done));
   } else {
     kernels::AddToFloat(dtype, dense.const_data_ptr(), to, member.numel);
+  }
+}
+
+// Gradients wait in a dry run as they do in a run. Their targets need only differ.
+void Sums::HoldDry(int parameter, const at::Tensor& gradient, DType sums_dtype) {
+  const DType dtype = plan_.parameters[static_cast<std::size_t>(parameter)].dtype;
+  auto* const target = reinterpret_cast<float*>((static_cast<std::uintptr_t>(parameter) + 1) << 40);
+  if (sums_dtype == DType::kFloat32) {
+    batch_->Add(gradient, dtype, target);
+  } else {
+    batch_->Copy(gradient, dtype, target);
   }
 }
 

@@ -84,6 +84,7 @@ class Sums {
   }
 
  private:
+  void HoldDry(int parameter, const at::Tensor& gradient, DType sums_dtype);
   void Promote(int parameter, int unit);
   // Whether the first gradient of a step is written over what the sums of `unit` were, so that they
   // need no zeros.

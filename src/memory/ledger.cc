@@ -15,6 +15,7 @@ void Ledger::Add(Tag tag, std::int64_t bytes, Tier tier) {
   std::int64_t& peak = peak_on_[static_cast<std::size_t>(tier)][t];
   peak = std::max(peak, on_tier);
   NotePeaks();
+  if (listener_ != nullptr) listener_->Changed(tag, bytes, tier);
 }
 
 void Ledger::Subtract(Tag tag, std::int64_t bytes, Tier tier) {
@@ -22,12 +23,14 @@ void Ledger::Subtract(Tag tag, std::int64_t bytes, Tier tier) {
   std::lock_guard lock(mutex_);
   now_[t] -= bytes;
   now_on_[static_cast<std::size_t>(tier)][t] -= bytes;
+  if (listener_ != nullptr) listener_->Changed(tag, -bytes, tier);
 }
 
 Phase Ledger::Enter(Phase phase) {
   std::lock_guard lock(mutex_);
   const Phase before = std::exchange(phase_, phase);
   NotePeaks();  // what is held already counts in the new phase, too
+  if (listener_ != nullptr) listener_->Entered(phase);
   return before;
 }
 

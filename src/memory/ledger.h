@@ -18,9 +18,20 @@ using plan::Tag;
 using plan::Tier;
 using TagBytes = std::array<std::int64_t, plan::kTagCount>;
 
+// Hears of every change of a ledger, in order, one at a time.
+class LedgerListener {
+ public:
+  virtual ~LedgerListener() = default;
+  virtual void Changed(Tag tag, std::int64_t bytes, Tier tier) = 0;
+  virtual void Entered(Phase phase) = 0;
+};
+
 // One for each engine, so one for each rank. Thread-safe.
 class Ledger {
  public:
+  // Before the first change. `listener` outlives the ledger; null: nobody.
+  void Tell(LedgerListener* listener) { listener_ = listener; }
+
   void Add(Tag tag, std::int64_t bytes, Tier tier = Tier::kDevice);
   void Subtract(Tag tag, std::int64_t bytes, Tier tier = Tier::kDevice);
   // What is allocated from now on is counted under `phase`; returns the phase before.
@@ -39,6 +50,7 @@ class Ledger {
   void NotePeaks();
 
   mutable std::mutex mutex_;
+  LedgerListener* listener_ = nullptr;
   Phase phase_ = Phase::kIdle;
   TagBytes now_{};
   TagBytes peak_{};

@@ -13,6 +13,7 @@
 #include <optional>
 
 #include "models/dropout.h"
+#include "torchx/stand_in.h"
 
 namespace ullage::models {
 namespace {
@@ -79,7 +80,7 @@ at::Tensor SelfAttention(const at::Tensor& query, const at::Tensor& key, const a
     return x.view({batch, x.size(1), heads, size}).transpose(1, 2);
   };
   at::Tensor output;  // [batch, heads, queries, size]
-  if (dropout > 0 && (query.is_cpu() || query.is_meta())) {
+  if (dropout > 0 && torchx::ComputesOnCpu(query.device())) {
     const auto flat = [&](const at::Tensor& x) {
       return split(x).reshape({batch * heads, x.size(1), size});
     };

@@ -15,7 +15,7 @@ namespace ullage::models {
 //
 // Without dropout this is torch's scaled_dot_product_attention, whose CPU kernel keeps no weights
 // at all. With dropout torch would keep three tensors of batch * heads * queries * keys; on CPU
-// (and on Meta, which must predict it) one is kept here.
+// one is kept here.
 at::Tensor SelfAttention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                          const at::Tensor& bias, std::int64_t heads, double dropout);
 

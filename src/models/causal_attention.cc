@@ -11,6 +11,8 @@
 #include <limits>
 #include <optional>
 
+#include "torchx/stand_in.h"
+
 namespace ullage::models {
 
 at::Tensor CausalBias(std::int64_t length, std::int64_t window, const at::Tensor& document_ids,
@@ -37,7 +39,7 @@ at::Tensor CausalAttention(const at::Tensor& query, const at::Tensor& key, const
   const std::int64_t shared = heads / key.size(2);  // query heads that share a key head
   // Only CUDA's causal 16-bit kernels read a shared head in place.
   const bool reads_shared =
-      query.is_cuda() && query.scalar_type() != at::kFloat && !bias.defined() && dropout == 0;
+      torchx::ComputesOnCuda(query) && query.scalar_type() != at::kFloat && !bias.defined() && dropout == 0;
   const auto per_head = [&](const at::Tensor& x) {
     if (shared == 1 || reads_shared) return x.transpose(1, 2);
     return x.unsqueeze(3)
@@ -57,7 +59,7 @@ at::Tensor CausalAttention(const at::Tensor& query, const at::Tensor& key, const
 }
 
 std::int64_t AttentionWidth(std::int64_t size, c10::Device device) {
-  return device.is_cuda() ? (size + 7) / 8 * 8 : size;
+  return torchx::ComputesOnCuda(device) ? (size + 7) / 8 * 8 : size;
 }
 
 }  // namespace ullage::models

@@ -17,6 +17,7 @@
 #include "torchx/device.h"
 #include "torchx/dtype.h"
 #include "torchx/interception.h"
+#include "torchx/stand_in.h"
 #include "ullage/error.h"
 
 namespace ullage::models {
@@ -46,6 +47,7 @@ struct Normed {
 Normed AddNorm(const at::Tensor& in, const at::Tensor& residual, const at::Tensor& gamma,
                const at::Tensor& beta, double epsilon, const Drop& drop) {
   Normed normed{at::empty_like(in), in, Floats(in, {in.size(0)}), Floats(in, {in.size(0)})};
+  if (in.is_meta()) return normed;
   const torchx::ReadingScope reading({gamma, beta});
   const kernels::AddNormArrays arrays = {in.const_data_ptr(),
                                          residual.const_data_ptr(),
@@ -73,6 +75,7 @@ NormGradients AddNormGradient(const at::Tensor& gradient, const Normed& normed,
   const kernels::Matrix shape = ShapeOf(gradient);
   NormGradients result{at::empty_like(gradient), at::empty_like(gradient),
                        Floats(gradient, {kernels::PartialRows(shape.rows), 3, shape.width})};
+  if (gradient.is_meta()) return result;
   const torchx::ReadingScope reading({gamma});
   const kernels::AddNormGradientArrays arrays = {gradient.const_data_ptr(),
                                                  normed.sum.const_data_ptr(),
@@ -94,6 +97,7 @@ NormGradients AddNormGradient(const at::Tensor& gradient, const Normed& normed,
 at::Tensor GeluGradient(const at::Tensor& x, at::Tensor& gradient) {
   const kernels::Matrix shape = ShapeOf(gradient);
   at::Tensor partials = Floats(gradient, {kernels::PartialRows(shape.rows), shape.width});
+  if (gradient.is_meta()) return partials;
   const kernels::GeluGradientArrays arrays = {gradient.const_data_ptr(), x.const_data_ptr(),
                                               gradient.mutable_data_ptr(),
                                               partials.mutable_data_ptr<float>()};
@@ -114,11 +118,13 @@ class ColumnSums {
     const std::int64_t stride = partials.numel() / partials.size(0);
     const std::int64_t width = stride / parts;
     at::Tensor out = at::empty({width}, like.options());
+    if (out.is_meta()) return out;
     sums_.push_back({partials.const_data_ptr<float>() + part * width, partials.size(0), stride,
                      torchx::FromTorch(like.scalar_type()), out.mutable_data_ptr(), width});
     return out;
   }
   void Finish(const at::Tensor& like) const {
+    if (like.is_meta()) return;
     if (like.is_cuda()) {
       kernels::device::FinishColumnSums(sums_, StreamOf(like));
     } else {
@@ -230,7 +236,7 @@ class FeedForwardFunction final : public torch::autograd::Function<FeedForwardFu
 }  // namespace
 
 bool ShouldFuse(const at::Tensor& x, std::int64_t inner) {
-  if (!x.is_cuda() || x.dim() != 2 || x.size(0) == 0) return false;
+  if (!torchx::ComputesOnCuda(x) || x.dim() != 2 || x.size(0) == 0) return false;
   const DType dtype = torchx::FromTorch(x.scalar_type());
   return kernels::AddNormTakes(dtype, x.size(1)) && inner * ElementBytes(dtype) % 16 == 0;
 }
@@ -254,7 +260,9 @@ std::vector<at::Tensor> BiasGradients(const std::vector<at::Tensor>& gradients) 
   const at::Tensor partials =
       Floats(first, {static_cast<std::int64_t>(gradients.size()), rows, shape.width});
   std::vector<const void*> matrices;
-  for (const at::Tensor& gradient : gradients) matrices.push_back(gradient.const_data_ptr());
+  if (!first.is_meta()) {
+    for (const at::Tensor& gradient : gradients) matrices.push_back(gradient.const_data_ptr());
+  }
   if (first.is_cuda()) {
     kernels::device::PartialColumnSums(shape, matrices, partials.mutable_data_ptr<float>(),
                                        StreamOf(first));
@@ -263,7 +271,7 @@ std::vector<at::Tensor> BiasGradients(const std::vector<at::Tensor>& gradients) 
   std::vector<at::Tensor> results;
   for (std::size_t i = 0; i < gradients.size(); ++i) {
     const at::Tensor own = partials.select(0, static_cast<std::int64_t>(i));
-    if (!first.is_cuda()) {
+    if (first.is_cpu()) {
       kernels::reference::PartialColumnSums(shape, matrices[i], own.mutable_data_ptr<float>());
     }
     results.push_back(sums.Add(own, 0, 1, first));
@@ -277,9 +285,10 @@ bool ShouldFuseBiasGradients(const std::vector<at::Tensor>& gradients) {
   if (gradients.empty() || gradients.size() > kMost) return false;
   const at::Tensor& first = gradients.front();
   for (const at::Tensor& gradient : gradients) {
-    if (!gradient.is_cuda() || !gradient.is_contiguous() || gradient.sizes() != first.sizes() ||
+    if (!torchx::ComputesOnCuda(gradient) || !gradient.is_contiguous() || gradient.sizes() != first.sizes() ||
         gradient.scalar_type() != first.scalar_type() ||
-        reinterpret_cast<std::uintptr_t>(gradient.const_data_ptr()) % 16 != 0) {
+        (!gradient.is_meta() &&
+         reinterpret_cast<std::uintptr_t>(gradient.const_data_ptr()) % 16 != 0)) {
       return false;
     }
   }

@@ -15,6 +15,8 @@
 
 #include <algorithm>
 
+#include "torchx/stand_in.h"
+
 namespace ullage::models {
 namespace {
 
@@ -30,7 +32,7 @@ struct Sums {
 at::Tensor LogProbabilities(const at::Tensor& logits) {
   if (logits.scalar_type() == at::kFloat) return at::_log_softmax(logits, 1, false);
   // One kernel of CUDA's reads fp16 and writes fp32; there is none such for bf16 and on CPUs.
-  if (logits.is_cuda() && logits.scalar_type() == at::kHalf) {
+  if (torchx::ComputesOnCuda(logits) && logits.scalar_type() == at::kHalf) {
     return at::_log_softmax(logits, 1, /*half_to_float=*/true);
   }
   return at::_log_softmax(logits.to(at::kFloat), 1, false);
@@ -62,7 +64,7 @@ Sums Run(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& t
     // d(loss) / d(logits) = p - (1 at the target), rounded once, in the place of the logits.
     const at::Tensor at_target = target_log_p.expm1();
     at::Tensor wide;  // the same in fp32, where the product with the weight's dtype needs it
-    if (logits.scalar_type() == at::kFloat || logits.is_cuda()) {
+    if (logits.scalar_type() == at::kFloat || torchx::ComputesOnCuda(logits)) {
       at::exp_out(logits, log_p);
       logits.scatter_(1, target, at_target.to(logits.scalar_type()));
     } else {
@@ -92,13 +94,17 @@ Sums Run(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& t
 }
 
 Sums RunWithoutIgnored(const at::Tensor& hidden, const at::Tensor& weight,
-                       const at::Tensor& targets, std::int64_t chunk, bool wants_hidden,
+                       const at::Tensor& targets, const LossHeadForm& form, bool wants_hidden,
                        bool wants_weight) {
-  const at::Tensor rows = (targets != kIgnoredLabel).nonzero().squeeze(1);
+  const at::Tensor seen = targets != kIgnoredLabel;
+  // On Meta nothing is known about labels; most is held when none beside these is ignored.
+  const std::int64_t most = std::max<std::int64_t>(0, seen.numel() - form.ignored_at_least);
+  const at::Tensor rows =
+      (seen.is_meta() ? at::empty({most, 1}, targets.options()) : seen.nonzero()).squeeze(1);
   if (rows.numel() == targets.numel()) {
-    return Run(hidden, weight, targets, {}, chunk, wants_hidden, wants_weight);
+    return Run(hidden, weight, targets, {}, form.chunk, wants_hidden, wants_weight);
   }
-  Sums sums = Run(hidden.index_select(0, rows), weight, targets.index_select(0, rows), {}, chunk,
+  Sums sums = Run(hidden.index_select(0, rows), weight, targets.index_select(0, rows), {}, form.chunk,
                   wants_hidden, wants_weight);
   if (wants_hidden) {
     at::Tensor spread = at::zeros(hidden.sizes(), hidden.options());
@@ -108,10 +114,10 @@ Sums RunWithoutIgnored(const at::Tensor& hidden, const at::Tensor& weight,
 }
 
 Sums RunWithAll(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& targets,
-                std::int64_t chunk, bool wants_hidden, bool wants_weight) {
+                const LossHeadForm& form, bool wants_hidden, bool wants_weight) {
   const at::Tensor valid = targets.ne(kIgnoredLabel);
-  return Run(hidden, weight, targets * valid, valid.to(hidden.scalar_type()), chunk, wants_hidden,
-             wants_weight);
+  return Run(hidden, weight, targets * valid, valid.to(hidden.scalar_type()), form.chunk,
+             wants_hidden, wants_weight);
 }
 
 class LinearCrossEntropyFunction final
@@ -121,7 +127,7 @@ class LinearCrossEntropyFunction final
                             const at::Tensor& weight, const at::Tensor& targets,
                             const LossHeadForm& form, bool wants_hidden, bool wants_weight) {
     const auto run = form.drops_ignored ? RunWithoutIgnored : RunWithAll;
-    const Sums sums = run(hidden, weight, targets, form.chunk, wants_hidden, wants_weight);
+    const Sums sums = run(hidden, weight, targets, form, wants_hidden, wants_weight);
     context->save_for_backward({sums.hidden_gradient, sums.weight_gradient});
     context->saved_data["dtype"] = hidden.scalar_type();
     return sums.losses.sum();
@@ -134,6 +140,11 @@ class LinearCrossEntropyFunction final
     variable_list results(6);
     for (std::size_t i = 0; i < saved.size(); ++i) {
       if (!saved[i].defined()) continue;
+      if (torchx::ComputesOnCpu(saved[i].device())) {
+        // mul_out would make the wider product, too, where Meta could not tell.
+        results[i] = (saved[i] * gradients[0]).to(dtype);
+        continue;
+      }
       results[i] = at::empty(saved[i].sizes(), saved[i].options().dtype(dtype));
       at::mul_out(results[i], saved[i], gradients[0]);
     }
@@ -144,9 +155,9 @@ class LinearCrossEntropyFunction final
 }  // namespace
 
 LossHeadForm FormOfLossHead(std::int64_t vocab_size, c10::Device device) {
-  const bool is_small = device.is_cpu() || device.is_meta();
+  const bool is_small = torchx::ComputesOnCpu(device);
   const std::int64_t logits = std::int64_t{1} << (is_small ? 22 : 25);
-  return {std::max<std::int64_t>(16, logits / vocab_size), device.is_cpu()};
+  return {std::max<std::int64_t>(16, logits / vocab_size), is_small};
 }
 
 at::Tensor LinearCrossEntropy(const at::Tensor& hidden, const at::Tensor& weight,

@@ -15,11 +15,13 @@ struct LossHeadForm {
   // Whether ignored rows are dropped before the product. The host must then know how many they
   // are, and would wait for a device; else they take part with weight zero.
   bool drops_ignored = false;
+  // Rows that are ignored whatever the labels are. Only on Meta, where nothing else is known.
+  std::int64_t ignored_at_least = 0;
 };
 
-// On the CPU and Meta chunks of 2^22 logits, and ignored rows are dropped (on Meta, where nothing
-// is known about labels, they are not). On other devices chunks of 2^25 logits, so that products
-// are large, and no row is dropped. At least 16 rows.
+// On the CPU chunks of 2^22 logits, and ignored rows are dropped. On CUDA chunks of 2^25 logits, so
+// that products are large, and no row is dropped. At least 16 rows. Meta does as what it stands for
+// (torchx/stand_in.h).
 LossHeadForm FormOfLossHead(std::int64_t vocab_size, c10::Device device);
 
 // The sum of cross_entropy(hidden weight', targets) over the rows whose target is not

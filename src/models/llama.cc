@@ -244,8 +244,9 @@ at::Tensor LlamaForCausalLm::Loss(const Batch& batch) {
   // The label of the token after; none after the last.
   const at::Tensor targets =
       at::constant_pad_nd(batch.labels.slice(1, 1), {0, 1}, kIgnoredLabel).to(at::kLong);
-  return LinearCrossEntropy(hidden, head_->weight, targets.reshape({-1}),
-                            FormOfLossHead(config_.vocab_size, hidden.device()));
+  LossHeadForm form = FormOfLossHead(config_.vocab_size, hidden.device());
+  form.ignored_at_least = targets.size(0);
+  return LinearCrossEntropy(hidden, head_->weight, targets.reshape({-1}), form);
 }
 
 void LlamaForCausalLm::set_recompute(bool recompute) {

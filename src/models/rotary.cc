@@ -13,6 +13,8 @@
 #include <numbers>
 
 #include "models/json_fields.h"
+#include "torchx/stand_in.h"
+#include "torchx/storage.h"
 #include "ullage/error.h"
 
 namespace ullage::models {
@@ -147,7 +149,12 @@ RotaryEmbedding::RotaryEmbedding(const RotaryConfig& config)
 RotaryTables RotaryEmbedding::operator()(const at::Tensor& position_ids, std::int64_t length,
                                          c10::Device device, at::ScalarType dtype) {
   const at::NoGradGuard no_grad;
-  if (on_device_.device() != device) on_device_ = inverse_frequencies_.to(device);
+  if (on_device_.device() != device) {
+    // Meta that stands for the CPU has no copy.
+    on_device_ = device.is_meta() && torchx::ComputesOnCpu(device)
+                     ? torchx::View(nullptr, inverse_frequencies_.sizes(), at::kFloat, device)
+                     : inverse_frequencies_.to(device);
+  }
   at::Tensor positions;  // [1 or B, S, 1]
   if (position_ids.defined()) {
     positions = position_ids.to(at::kFloat).unsqueeze(-1);

@@ -1,27 +1,31 @@
 #include "torchx/meta_kernels.h"
 
+#include <ATen/Parallel.h>
 #include <ATen/TensorIterator.h>
 #include <ATen/core/dispatch/Dispatcher.h>
-#include <ATen/ops/_fused_sdp_choice.h>
-#include <ATen/ops/_scaled_dot_product_attention_math.h>
-#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
+#include <ATen/ops/add_meta_dispatch.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/from_blob.h>
-#include <ATen/ops/logical_not.h>
+#include <ATen/ops/resize_native.h>
 #include <ATen/ops/result_type.h>
-#include <ATen/ops/scalar_tensor.h>
-#include <ATen/ops/where.h>
+#include <c10/core/Allocator.h>
+#include <c10/util/Exception.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <array>
 #include <initializer_list>
-#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
 #include <tuple>
 #include <vector>
+
+#include "torchx/attention_on_meta.h"
+#include "torchx/norm_on_meta.h"
+#include "torchx/operator_watch.h"
+#include "torchx/stand_in.h"
+#include "torchx/sum_on_meta.h"
 
 namespace ullage::torchx {
 namespace {
@@ -44,9 +48,15 @@ Tensor& WhereOut(const Tensor& condition, const Tensor& a, const Tensor& b, Tens
   return out;
 }
 
+// Not by resizing an empty one, which the count of bytes would miss (torchx/storage_watch.h).
 Tensor Where(const Tensor& condition, const Tensor& a, const Tensor& b) {
-  Tensor out = at::empty({0}, condition.options().dtype(at::result_type(a, b)).device(at::kMeta));
-  return WhereOut(condition, a, b, out);
+  Tensor out;
+  at::TensorIteratorConfig config;
+  config.check_all_same_dtype(false)
+      .declare_static_dtype_and_device(at::result_type(a, b), at::kMeta)
+      .add_output(out);
+  for (const Tensor& input : {condition, a, b}) config.add_owned_const_input(input);
+  return config.build().output();
 }
 
 Tensor& AbsOut(const Tensor& self, Tensor& out) {
@@ -71,7 +81,7 @@ Tensor EmbeddingDenseBackward(const Tensor& gradient, const Tensor&, c10::SymInt
                    gradient.options());
 }
 
-// Mean and reciprocal deviation are fp32 where 16-bit input meets fp32 weights.
+// Mean and reciprocal deviation are fp32 on CUDA, and where 16-bit input meets fp32 weights.
 std::tuple<Tensor, Tensor, Tensor> NativeLayerNorm(const Tensor& input,
                                                    c10::SymIntArrayRef normalized_shape,
                                                    const optional<Tensor>& weight,
@@ -82,7 +92,7 @@ std::tuple<Tensor, Tensor, Tensor> NativeLayerNorm(const Tensor& input,
     return t && t->defined() && t->scalar_type() == at::kFloat;
   };
   auto statistics = input.options();
-  if (is_float(weight) || is_float(bias)) statistics = statistics.dtype(at::kFloat);
+  if (ComputesOnCuda(input) || is_float(weight) || is_float(bias)) statistics = statistics.dtype(at::kFloat);
   return {at::empty(input.sizes(), input.options()), at::empty(sizes, statistics),
           at::empty(sizes, statistics)};
 }
@@ -117,16 +127,37 @@ Tensor Flip(const Tensor& self, at::IntArrayRef) {
   return at::empty_like(self);
 }
 
+Tensor& AddMatrixProductOut(const Tensor&, const Tensor&, const Tensor&, at::ScalarType,
+                            const at::Scalar&, const at::Scalar&, Tensor& out) {
+  return out;
+}
+
 void FusedAdamW(at::TensorList, at::TensorList, at::TensorList, at::TensorList, at::TensorList,
                 at::TensorList, double, double, double, double, double, bool, bool,
                 const optional<Tensor>&, const optional<Tensor>&) {}
 
+bool IsNarrow(const Tensor& t) {
+  return t.scalar_type() == at::kHalf || t.scalar_type() == at::kBFloat16;
+}
+
+// Rows and columns of scores that a thread of the CPU's flash kernel has at a time.
+std::pair<int64_t, int64_t> FlashTile(const Tensor& query, const Tensor& key) {
+  const int64_t queries = query.size(2);
+  const int64_t rows = queries >= 768 ? 256 : queries >= 192 ? 64 : 32;
+  return {std::min(rows, queries), std::min<int64_t>(512, key.size(2))};
+}
+
 // Query [batch, heads, queries, size]; its gradient lies as [batch, queries, heads, size].
-std::tuple<Tensor, Tensor> FlashAttentionForCpu(const Tensor& query, const Tensor&, const Tensor&,
+std::tuple<Tensor, Tensor> FlashAttentionForCpu(const Tensor& query, const Tensor& key, const Tensor&,
                                                 double, bool, const optional<Tensor>&,
                                                 optional<double>) {
   const int64_t batch = query.size(0), heads = query.size(1), queries = query.size(2);
   const auto accumulate = query.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  const auto [rows, columns] = FlashTile(query, key);
+  const int64_t threads = at::get_num_threads();
+  const Tensor scratch = at::empty({threads, rows * columns + 2 * rows + rows * query.size(3)},
+                                   query.options().dtype(accumulate));
+  const Tensor narrow = at::empty({threads, IsNarrow(query) ? rows * columns : 0}, query.options());
   return {at::empty_like(query),
           at::empty({batch, queries, heads}, query.options().dtype(accumulate)).transpose(1, 2)};
 }
@@ -134,42 +165,45 @@ std::tuple<Tensor, Tensor> FlashAttentionForCpu(const Tensor& query, const Tenso
 std::tuple<Tensor, Tensor, Tensor> FlashAttentionForCpuBackward(
     const Tensor&, const Tensor& query, const Tensor& key, const Tensor& value, const Tensor&,
     const Tensor&, double, bool, const optional<Tensor>&, optional<double>) {
+  const auto [rows, columns] = FlashTile(query, key);
+  const int64_t threads = at::get_num_threads();
+  const auto accumulate = query.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  const Tensor scores =
+      at::empty({threads, 2 * rows * columns}, query.options().dtype(accumulate));
+  const Tensor narrow =
+      at::empty({threads, IsNarrow(query) ? 2 * rows * columns : 0}, query.options());
+  const Tensor deltas = at::empty({threads, rows}, query.options().dtype(accumulate));
   const auto gradient = [](const Tensor& t) {
     return at::empty({t.size(0), t.size(2), t.size(1), t.size(3)}, t.options()).transpose(1, 2);
   };
   return {gradient(query), gradient(key), gradient(value)};
 }
 
-// A CPU tensor with the metadata of `t` and no memory, to ask a function that reads no element.
-Tensor Phantom(const Tensor& t) {
-  Tensor phantom =
-      at::from_blob(nullptr, t.sizes(), t.strides(), at::TensorOptions().dtype(t.scalar_type()));
-  if (t.requires_grad()) phantom.set_requires_grad(true);
-  return phantom;
+// Note [What Meta does otherwise]
+// Operators of torch's own that differ on Meta in what they allocate are replaced.
+//
+// Resizing sets the size of a storage and asks no allocator, so that bytes would not be counted.
+const Tensor& Resize(const Tensor& self, c10::SymIntArrayRef size,
+                     optional<at::MemoryFormat> format) {
+  const std::size_t before = self.storage().nbytes();
+  const Tensor& resized = at::native::resize__symint(self, size, format);
+  const std::size_t bytes = self.storage().nbytes();
+  if (bytes > before) {
+    self.storage().unsafeGetStorageImpl()->set_data_ptr_noswap(
+        c10::GetAllocator(c10::kMeta)->allocate(bytes));
+  }
+  return resized;
 }
 
-// Note [Attention on Meta]
-// torch's own choice for Meta is always the math path, which keeps the attention weights. Here the
-// CPU is asked, about tensors without memory, so that the conditions stand in torch alone.
-Tensor ScaledDotProductAttention(const Tensor& query, const Tensor& key, const Tensor& value,
-                                 const optional<Tensor>& attn_mask, double dropout_p,
-                                 bool is_causal, optional<double> scale, bool enable_gqa) {
-  constexpr int64_t kFlash = 1;  // sdp::SDPBackend::flash_attention
-  optional<Tensor> mask = attn_mask, phantom_mask;
-  if (attn_mask && attn_mask->defined()) phantom_mask = Phantom(*attn_mask);
-  const int64_t choice =
-      at::_fused_sdp_choice(Phantom(query), Phantom(key), Phantom(value), phantom_mask, dropout_p,
-                            is_causal, scale, enable_gqa);
-  if (phantom_mask && attn_mask->scalar_type() == at::kBool) {
-    mask = at::where(at::logical_not(*attn_mask), -std::numeric_limits<double>::infinity(),
-                     at::scalar_tensor(0.0, query.options()));
+// Where gradients meet, autograd adds the later to the earlier in its place if nobody else holds
+// that, but not on Meta.
+Tensor Add(const Tensor& self, const Tensor& other, const at::Scalar& alpha) {
+  if (OperatorWatch::IsBetweenNodes() && self.use_count() == 1 && self.has_storage() &&
+      self.storage().use_count() == 1 && self.is_non_overlapping_and_dense() &&
+      self.sizes() == other.sizes() && self.scalar_type() == other.scalar_type()) {
+    return self;
   }
-  if (choice == kFlash) {
-    return std::get<0>(at::_scaled_dot_product_flash_attention_for_cpu(query, key, value, dropout_p,
-                                                                       is_causal, mask, scale));
-  }
-  return std::get<0>(at::_scaled_dot_product_attention_math(
-      query, key, value, mask, dropout_p, is_causal, std::nullopt, scale, enable_gqa));
+  return at::meta::add(self, other, alpha);
 }
 
 // Owns the registrations: they end with it.
@@ -187,6 +221,10 @@ class Registrations {
         c10::Dispatcher::singleton().findSchema({"aten::" + name.substr(0, dot), overload});
     TORCH_INTERNAL_ASSERT(schema.has_value(), "no operator aten::", name);
     if (!schema->hasKernelForDispatchKey(key_)) library_.impl(name.c_str(), function);
+  }
+  template <class Function>
+  void Replace(const char* name, Function function) {
+    library_.impl(name, function);
   }
 
  private:
@@ -211,13 +249,26 @@ std::unique_ptr<std::array<Registrations, 2>> Install() {
   meta.Add("mse_loss_backward", TORCH_FN(MseLossBackward));
   meta.Add("flip", TORCH_FN(Flip));
   meta.Add("abs.out", TORCH_FN(AbsOut));
+  meta.Add("addmm.dtype_out", TORCH_FN(AddMatrixProductOut));
   meta.Add("_fused_adamw_", TORCH_FN(FusedAdamW));
   meta.Add("_scaled_dot_product_flash_attention_for_cpu", TORCH_FN(FlashAttentionForCpu));
   meta.Add("_scaled_dot_product_flash_attention_for_cpu_backward",
            TORCH_FN(FlashAttentionForCpuBackward));
+  {
+    // torch warns when an operator is replaced.
+    class : public c10::WarningHandler {
+      void process(const c10::Warning&) override {}
+    } silence;
+    const c10::WarningUtils::WarningHandlerGuard guard(&silence);
+    meta.Replace("resize_", TORCH_FN(Resize));
+    meta.Replace("add.Tensor", TORCH_FN(Add));
+    meta.Replace("sum.dim_IntList", TORCH_FN(SumOnMeta));
+  }
   // A composite: its parts do the differentiation, with gradients wanted and without.
-  meta.Add("scaled_dot_product_attention", TORCH_FN(ScaledDotProductAttention));
-  autograd.Add("scaled_dot_product_attention", TORCH_FN(ScaledDotProductAttention));
+  meta.Add("scaled_dot_product_attention", TORCH_FN(AttentionOnMeta));
+  autograd.Add("scaled_dot_product_attention", TORCH_FN(AttentionOnMeta));
+  meta.Add("_fused_rms_norm", TORCH_FN(RmsNormOnMeta));
+  autograd.Add("_fused_rms_norm", TORCH_FN(RmsNormOnMeta));
   return all;
 }
 

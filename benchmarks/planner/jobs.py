@@ -1,0 +1,71 @@
+#!/usr/bin/env python3
+"""Writes the jobs of prediction_benchmark: shapes, batches, lengths and placements.
+
+    python benchmarks/planner/jobs.py [--family bert,llama,mistral,qwen2,qwen3] > jobs.json
+
+Mistral, Qwen2 and Qwen3 were not looked at while the prediction was developed.
+"""
+import argparse
+import json
+
+MODELS = "benchmarks/engine/models"
+ON_HOST = {"device": "cpu", "pin_memory": True}
+# name: (what goes into zero_optimization, what goes into ullage)
+PLACEMENTS = {
+    "resident": ({"stage": 0}, {}),
+    "recompute": ({"stage": 1}, {"recompute": "block"}),
+    "state_on_host": ({"stage": 2, "offload_optimizer": ON_HOST}, {}),
+    "third_on_host": ({"stage": 1, "offload_optimizer": {**ON_HOST, "ratio": 0.3}},
+                      {"recompute": "block"}),
+    "all_on_host": ({"stage": 3, "offload_optimizer": ON_HOST, "offload_param": ON_HOST},
+                    {"recompute": "block"}),
+}
+BERT = f"{MODELS}/bert-base.json"
+LLAMA = f"{MODELS}/llama-1b.json"
+SMALL = {"num_hidden_layers": 6}
+FAMILIES = {
+    "bert": (BERT, {}),
+    "llama": (LLAMA, {**SMALL, "num_key_value_heads": 8}),
+    "mistral": (LLAMA, {**SMALL, "model_type": "mistral", "sliding_window": 200,
+                        "num_key_value_heads": 8}),
+    "qwen2": (LLAMA, {**SMALL, "model_type": "qwen2", "tie_word_embeddings": True,
+                      "vocab_size": 151936}),
+    "qwen3": (LLAMA, {**SMALL, "model_type": "qwen3", "head_dim": 128, "hidden_size": 1536,
+                      "num_attention_heads": 12, "num_key_value_heads": 4}),
+}
+SHAPES = {  # batch, tokens, micro-steps
+    "bert": [(16, 128, 1), (16, 512, 1), (3, 77, 2)],
+    "llama": [(16, 512, 1), (4, 2048, 1), (1, 100, 4)],
+    "mistral": [(8, 512, 1), (2, 1000, 2)],
+    "qwen2": [(8, 512, 1), (2, 333, 1)],
+    "qwen3": [(8, 512, 1), (1, 2048, 2)],
+}
+
+
+def jobs(families):
+    for family in families:
+        model, changes = FAMILIES[family]
+        for batch, tokens, steps in SHAPES[family]:
+            for placement, (zero, ullage) in PLACEMENTS.items():
+                for precision in ("bf16", "fp32") if placement == "resident" else ("bf16",):
+                    yield {
+                        "name": f"{family}_b{batch}_s{tokens}_x{steps}_{placement}_{precision}",
+                        "model": model, "changes": changes, "batch": batch, "tokens": tokens,
+                        "settings": {
+                            "gradient_accumulation_steps": steps,
+                            "optimizer": {"type": "AdamW", "params": {"lr": 1e-5}},
+                            "zero_optimization": zero,
+                            "ullage": {"cuda_graphs": "off", **ullage},
+                            **({precision: {"enabled": True}} if precision != "fp32" else {}),
+                        },
+                    }
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--family", default=",".join(FAMILIES))
+    print(json.dumps(list(jobs(parser.parse_args().family.split(","))), indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,288 @@
+// What is predicted of memory, beside what torch's allocator and the device say of a run.
+//
+//   prediction_benchmark JOBS_JSON [--cpu] [--dry] [--only NAME] [--events DIR]
+//
+// JOBS_JSON: a list of {"name", "model" (a config.json), "changes" (to it), "settings" (a
+// ds_config), "batch", "tokens", "steps"}; paths are relative to the working directory. One line
+// for each job, then how many were exact. With --events the requests of a job's last step are
+// written to DIR/NAME.predicted and .measured, one on a line: bytes, phase, operator, parameter.
+#include <ATen/ops/ones.h>
+#include <ATen/ops/ones_like.h>
+#include <fmt/format.h>
+#include <stdio.h>
+#include <sys/wait.h>
+#include <torch/nn/module.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <fstream>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "memory/trace.h"
+#include "models/model.h"
+#include "planner/prediction.h"
+#include "torchx/device.h"
+#include "torchx/device_memory.h"
+#include "torchx/operator_watch.h"
+#include "torchx/stand_in.h"
+#include "torchx/storage_watch.h"
+#include "ullage/engine.h"
+#include "ullage/planner.h"
+
+namespace {
+
+using Json = nlohmann::json;
+
+struct Job {
+  std::string name, model;
+  Json settings;
+  std::int64_t batch = 1, tokens = 128, steps = 2;
+};
+
+struct Options {
+  bool cuda = true;
+  bool dry = false;  // predict only
+  std::string events;
+};
+
+// Ones: memory does not depend on values.
+class Ones final : public ullage::WeightSource {
+ public:
+  void Read(const std::string&, std::span<const std::int64_t>, std::int64_t,
+            std::span<float> values) override {
+    std::ranges::fill(values, 0.01f);
+  }
+};
+
+Json ReadJson(const std::string& path) {
+  std::ifstream file(path);
+  if (!file) throw std::runtime_error("cannot read " + path);
+  return Json::parse(file);
+}
+
+Job JobOf(const Json& entry) {
+  Job job;
+  job.name = entry.at("name");
+  Json config = ReadJson(entry.at("model"));
+  if (entry.contains("changes")) config.update(entry["changes"]);
+  job.model = (std::getenv("TMPDIR") != nullptr ? std::string(std::getenv("TMPDIR")) : "/tmp") +
+              "/ullage-prediction-model.json";
+  std::ofstream(job.model) << config.dump();
+  job.settings = entry.at("settings");
+  job.batch = entry.at("batch");
+  job.tokens = entry.at("tokens");
+  job.steps = entry.value("steps", 2);
+  job.settings["train_micro_batch_size_per_gpu"] = job.batch;
+  return job;
+}
+
+ullage::models::Batch BatchOf(const Job& job, ullage::models::Task task, c10::Device device) {
+  const auto ones = [&](at::IntArrayRef shape) {
+    return at::ones(shape, at::TensorOptions(device).dtype(at::kLong));
+  };
+  ullage::models::Batch batch;
+  batch.input_ids = ones({job.batch, job.tokens});
+  if (task == ullage::models::Task::kClassification) {
+    batch.attention_mask = ones({job.batch, job.tokens});
+    batch.labels = ones({job.batch});
+  } else {
+    batch.labels = ones({job.batch, job.tokens});
+  }
+  return batch;
+}
+
+void RunSteps(const Job& job, ullage::models::Model& model, ullage::Engine& engine,
+              c10::Device device) {
+  for (std::int64_t step = 0; step < job.steps; ++step) {
+    for (std::int64_t m = 0; m < engine.batch_sizes().accumulation_steps; ++m) {
+      const auto batch = BatchOf(job, model.task(), device);
+      engine.Backward(engine.Forward([&] { return model.Loss(batch).loss; }));
+    }
+    engine.Step();
+  }
+}
+
+std::unique_ptr<ullage::models::Model> ModelOf(const Job& job, const ullage::Settings& settings) {
+  auto model = ullage::models::MakeModel(job.model, 0, c10::kMeta);
+  model->module().train();
+  model->set_recompute(settings.recompute);
+  return model;
+}
+
+void WriteEvents(const std::string& path, const ullage::memory::Trace& trace,
+                 const ullage::planner::Names& names) {
+  std::ofstream file(path);
+  const auto name = [](const std::vector<std::string>& list, std::int32_t index) {
+    return index < 0 ? "-" : list[static_cast<std::size_t>(index)];
+  };
+  for (const auto& event : trace.events()) {
+    if (event.storage < 0 && event.bytes == 0) continue;
+    file << fmt::format(
+        "{} {} {} {} {}\n", event.bytes,
+        ullage::memory::kPhaseNames[static_cast<std::size_t>(event.phase)],
+        event.storage < 0 ? "engine:" + std::string(Name(event.tag)) : "operator",
+        name(names.operations, event.site.operation), name(names.parameters, event.site.parameter));
+  }
+}
+
+// Runs the job's steps with an engine, in a dry run or in earnest, followed by `trace`. `at_end` is
+// called while the engine is there.
+void Follow(const Job& job, const ullage::Settings& settings, const Options& options, bool dry,
+            const std::shared_ptr<ullage::Ranks>& ranks, const std::function<void()>& at_end) {
+  Ones ones;
+  const auto model = ModelOf(job, settings);
+  std::optional<ullage::torchx::StandsForCuda> stand_in;
+  if (dry && options.cuda) stand_in.emplace();
+  std::optional<ullage::torchx::OperatorWatch> operators;
+  if (!options.events.empty()) operators.emplace();
+  ullage::memory::Trace trace(operators ? &*operators : nullptr);
+  ullage::EngineOptions engine_options;
+  engine_options.cuda = options.cuda;
+  engine_options.dry_run = dry;
+  engine_options.weights = &ones;
+  engine_options.trace = &trace;
+  if (!dry && settings.ullage.device_memory) {
+    const auto measured = ModelOf(job, settings);
+    engine_options.operator_bytes = ullage::MeasureOperatorBytes(
+        ullage::NamedParameters(measured->module()), settings, ranks, engine_options,
+        [&](ullage::Engine& engine) {
+          const auto batch = BatchOf(job, measured->task(), ullage::torchx::CurrentCuda());
+          engine.Backward(engine.Forward([&] { return measured->Loss(batch).loss; }));
+        });
+  }
+  if (!dry && options.cuda) {
+    static_cast<void>(ullage::torchx::CurrentCuda());
+    ullage::torchx::RenewDevicePeaks();
+  }
+  ullage::Engine engine(ullage::NamedParameters(model->module()), settings, ranks, engine_options);
+  ullage::planner::Names names;
+  std::int32_t index = 0;
+  for (const auto& parameter : model->module().named_parameters()) {
+    names.parameters.push_back(parameter.key());
+    if (operators) operators->Name(parameter.value(), index++);
+  }
+  const c10::Device device = dry            ? c10::Device(c10::kMeta)
+                             : options.cuda ? ullage::torchx::CurrentCuda()
+                                            : c10::Device(c10::kCPU);
+  std::optional<ullage::torchx::StorageWatch> watch;
+  if (operators) watch.emplace(device.type(), trace);
+  RunSteps(job, *model, engine, device);
+  watch.reset();
+  if (operators) {
+    names.operations = operators->operations();
+    WriteEvents(fmt::format("{}/{}.{}", options.events, job.name, dry ? "predicted" : "measured"),
+                trace, names);
+  }
+  at_end();
+}
+
+struct Measured {
+  std::int64_t allocated = 1, reserved = 1, device = 1;
+};
+
+Measured Measure(const Job& job, const ullage::Settings& settings, const Options& options,
+                 const std::shared_ptr<ullage::Ranks>& ranks) {
+  Measured measured;
+  Follow(job, settings, options, /*dry=*/false, ranks, [&] {
+    if (!options.cuda) return;
+    const auto memory = ullage::torchx::ReadDeviceMemory();
+    measured = {memory.allocated_peak, memory.reserved_peak, memory.total - memory.free};
+  });
+  return measured;
+}
+
+ullage::MemoryPrediction PredictJob(const Job& job, const ullage::Settings& settings,
+                                    const Options& options) {
+  ullage::EngineOptions engine_options;
+  engine_options.cuda = options.cuda;
+  std::unique_ptr<ullage::models::Model> model;
+  return ullage::Predict(
+      [&] {
+        model = ModelOf(job, settings);
+        return ullage::NamedParameters(model->module());
+      },
+      settings, ullage::Ranks::Imagined(0, 1), engine_options, ullage::FindDevice("h200"),
+      [&](ullage::Engine& engine) { RunSteps(job, *model, engine, c10::kMeta); });
+}
+
+double Percent(std::int64_t predicted, std::int64_t measured) {
+  return 100.0 * (static_cast<double>(predicted) / static_cast<double>(measured) - 1);
+}
+
+// Each job in a process of its own: what libraries keep of an earlier one would be measured, too.
+void RunApart(const std::function<std::string()>& body, std::string& answer) {
+  int ends[2];
+  if (pipe(ends) != 0) throw std::runtime_error("no pipe");
+  const pid_t child = fork();
+  if (child == 0) {
+    close(ends[0]);
+    const std::string text = body();
+    const bool is_written = write(ends[1], text.data(), text.size()) >= 0;
+    _exit(is_written ? 0 : 1);
+  }
+  close(ends[1]);
+  char buffer[4096];
+  for (ssize_t n = 0; (n = read(ends[0], buffer, sizeof buffer)) > 0;) {
+    answer.append(buffer, static_cast<std::size_t>(n));
+  }
+  close(ends[0]);
+  waitpid(child, nullptr, 0);
+}
+
+// The job's line; it ends with " =" where the prediction is exact.
+std::string LineOf(const Json& entry, const Options& options) {
+  try {
+    const Job job = JobOf(entry);
+    const auto settings = ullage::Settings::FromText(job.settings.dump());
+    const auto ranks = ullage::Ranks::FromEnvironment(std::chrono::seconds(600));
+    const auto start = std::chrono::steady_clock::now();
+    const ullage::MemoryPrediction predicted = PredictJob(job, settings, options);
+    const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(
+                        std::chrono::steady_clock::now() - start)
+                        .count();
+    if (!options.events.empty()) Follow(job, settings, options, /*dry=*/true, ranks, [] {});
+    if (options.dry) return fmt::format("{:<36}{:>13}", job.name, predicted.allocated);
+    const Measured measured = Measure(job, settings, options, ranks);
+    return fmt::format("{:<36}{:>13}{:>13}{:>9.4f}{:>13}{:>9.3f}{:>13}{:>9.3f}{:>6}{}", job.name,
+                       predicted.allocated, measured.allocated,
+                       Percent(predicted.allocated, measured.allocated), measured.reserved,
+                       Percent(predicted.reserved, measured.reserved), measured.device,
+                       Percent(predicted.device(), measured.device), ms,
+                       predicted.allocated == measured.allocated ? " =" : "");
+  } catch (const std::exception& error) {
+    return fmt::format("{:<36} FAILED: {}", entry.at("name").get<std::string>(),
+                       std::string_view(error.what()).substr(0, 150));
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options options;
+  std::string only;
+  for (int i = 2; i < argc; ++i) {
+    const std::string name = argv[i];
+    if (name == "--dry") options.dry = true;
+    if (name == "--cpu") options.cuda = false;
+    if (name == "--only" && i + 1 < argc) only = argv[++i];
+    if (name == "--events" && i + 1 < argc) options.events = argv[++i];
+  }
+  int exact = 0, all = 0;
+  fmt::print("{:<36}{:>13}{:>13}{:>9}{:>13}{:>9}{:>13}{:>9}{:>6}\n", "job", "predicted",
+             "allocated", "%", "reserved", "%", "device", "%", "ms");
+  std::fflush(stdout);
+  for (const Json& entry : ReadJson(argv[1])) {
+    if (!only.empty() && entry.at("name") != only) continue;
+    std::string line;
+    RunApart([&] { return LineOf(entry, options); }, line);
+    exact += line.ends_with(" =");
+    ++all;
+    fmt::print("{}\n", line.empty() ? entry.at("name").get<std::string>() + " CRASHED" : line);
+    std::fflush(stdout);
+  }
+  fmt::print("{} of {} exact\n", exact, all);
+}

@@ -1,0 +1,82 @@
+// What a run will hold, told before it: the engine itself, on tensors without memory.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ullage/engine.h"
+#include "ullage/export.h"
+#include "ullage/ranks.h"
+#include "ullage/settings.h"
+
+namespace ullage {
+
+// Bytes of one rank where operators run, at the moment of a phase when they are most.
+struct PhaseBytes {
+  std::string phase;  // "load", "forward", "backward", "step"
+  std::int64_t total = 0;
+  // What is above 0: the engine's by the tags of the plan, then the operators' as "inputs" (there
+  // before the forward), "activations" (kept from forward to backward) and "temporaries".
+  std::vector<std::pair<std::string, std::int64_t>> by_tag;
+  // The operator whose request made it so, and the parameter that was used last before. Empty when
+  // it was the engine.
+  std::string operation, parameter;
+};
+
+// Tensors of operators that were held at the highest peak; those that the same operator made beside
+// the same parameter count together.
+struct HeldTensors {
+  std::int64_t bytes = 0;
+  std::int64_t count = 0;
+  std::string use;  // "inputs", "activations", "temporaries"
+  std::string operation, parameter;
+};
+
+struct MemoryPrediction {
+  std::vector<PhaseBytes> phases;   // in their order; those that there were
+  std::vector<HeldTensors> largest;  // largest first
+  std::int64_t peak = 0;             // of all phases: as was asked for, without any rounding
+  // On CUDA, of torch's allocator: what it gives out and what it reserves, as
+  // torch.cuda.max_memory_allocated and max_memory_reserved tell them. On the CPU both are `peak`.
+  std::int64_t allocated = 0;
+  std::int64_t reserved = 0;
+  // On CUDA: what operators reserve of it at most, beside what the plan has.
+  std::int64_t operators = 0;
+  std::int64_t outside = 0;  // of the device, outside torch's allocator: context, modules
+  std::int64_t host = 0;     // by the plan: bytes with a home on the host beside CUDA
+  std::int64_t disk = 0;
+
+  std::int64_t device() const { return reserved + outside; }
+};
+
+// A CUDA device to predict for.
+struct DeviceModel {
+  std::string name;
+  std::int64_t memory = 0;   // that a process can get, its context included
+  int multiprocessors = 0;   // kernels split their work by them
+  std::int64_t outside = 0;  // context and modules, before anything is allocated
+  // Of matrix products, in torch's allocator, of each thread that makes some (the caller's and
+  // autograd's): cuBLAS's, and cuBLASLt's once a bias is added within a product.
+  std::int64_t workspace = 0, bias_workspace = 0;
+  bool is_measured = false;    // `outside` and `workspace`; else taken from the H200
+};
+
+// By name ("a100-40g", "h200", ...). Throws ConfigError that lists them.
+ULLAGE_API const DeviceModel& FindDevice(const std::string& name);
+ULLAGE_API const std::vector<DeviceModel>& KnownDevices();
+
+// Runs `run`, a few micro-steps and a Step, with an engine in a dry run. `parameters` are those of
+// a model on the Meta device, of no use afterwards; `ranks` may be imagined. With
+// `options.cuda`, `device` is what Meta stands for. Where ullage.device_memory is set and
+// options.operator_bytes is not, operators are predicted first and the plan keeps their bytes free,
+// as a run measures them first.
+ULLAGE_API MemoryPrediction Predict(const std::function<ParameterList()>& parameters,
+                                    const Settings& settings, const std::shared_ptr<Ranks>& ranks,
+                                    EngineOptions options, const DeviceModel& device,
+                                    const std::function<void(Engine&)>& run);
+
+}  // namespace ullage

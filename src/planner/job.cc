@@ -1,0 +1,63 @@
+#include "planner/job.h"
+
+#include <ATen/ops/empty.h>
+#include <c10/core/Device.h>
+#include <torch/nn/module.h>
+
+namespace ullage::planner {
+namespace {
+
+// A batch as the loaders make them; packed rows have several documents.
+models::Batch BatchOnMeta(models::Task task, std::int64_t records, std::int64_t tokens) {
+  const auto make = [](at::IntArrayRef shape, at::ScalarType type) {
+    return at::empty(shape, at::TensorOptions().dtype(type).device(c10::kMeta));
+  };
+  const std::int64_t shape[] = {records, tokens};
+  models::Batch batch;
+  batch.input_ids = make(shape, at::kLong);
+  if (task == models::Task::kClassification) {
+    batch.attention_mask = make(shape, at::kLong);
+    batch.labels = make({records}, at::kLong);
+  } else {
+    batch.labels = make(shape, at::kLong);
+    batch.position_ids = make(shape, at::kLong);
+    batch.document_ids = make(shape, at::kInt);
+  }
+  return batch;
+}
+
+}  // namespace
+
+std::unique_ptr<models::Model> MakeModel(const Job& job) {
+  auto model = models::MakeModel(job.model, 0, c10::Device(c10::kMeta));
+  model->module().train();
+  model->set_recompute(job.settings.recompute);
+  return model;
+}
+
+MemoryPrediction Predict(const Job& job, const std::function<void(const Engine&)>& after) {
+  std::unique_ptr<models::Model> model;
+  EngineOptions options;
+  options.cuda = job.cuda;
+  options.operator_bytes = job.operator_bytes;
+  const auto parameters = [&] {
+    model = MakeModel(job);
+    options.default_no_decay = model->no_decay_patterns();
+    return NamedParameters(model->module());
+  };
+  parameters();  // for the patterns
+  return ullage::Predict(parameters, job.settings, Ranks::Imagined(job.rank, job.ranks), options,
+                         job.device, [&](Engine& engine) {
+                           const BatchSizes& sizes = engine.batch_sizes();
+                           for (std::int64_t m = 0; m < sizes.accumulation_steps; ++m) {
+                             const models::Batch batch =
+                                 BatchOnMeta(model->task(), sizes.micro_batch, job.sequence);
+                             engine.Backward(
+                                 engine.Forward([&] { return model->Loss(batch).loss; }));
+                           }
+                           engine.Step();
+                           if (after) after(engine);
+                         });
+}
+
+}  // namespace ullage::planner

@@ -1,0 +1,27 @@
+// What could be changed in a job so that it holds less, and what each change would give.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "planner/job.h"
+
+namespace ullage::planner {
+
+struct Lever {
+  std::string change;  // of the settings, as a user writes it
+  std::string cost;    // in time, or of the numbers
+  Job job;             // with the change
+  // Absent where there is no such plan, with the reason.
+  std::optional<MemoryPrediction> prediction;
+  std::string refused;
+};
+
+// Every change by itself, cheapest first, those that gain nothing too. With `capacity` above 0, the
+// bytes of the device that the job may take, then the first combination that fits, if one does and
+// no change does by itself.
+std::vector<Lever> Levers(const Job& job, std::int64_t capacity);
+
+}  // namespace ullage::planner

@@ -1,0 +1,75 @@
+#include <ATen/core/Tensor.h>
+
+#include <numeric>
+#include <optional>
+
+#include "engine/parameter_list.h"
+#include "planner/prediction.h"
+#include "torchx/operator_watch.h"
+#include "torchx/stand_in.h"
+#include "torchx/storage_watch.h"
+
+namespace ullage {
+namespace {
+
+// Runs `run` in a dry run, and tells what was held.
+MemoryPrediction PredictOnce(const std::function<ParameterList()>& make_parameters,
+                             const Settings& settings, const std::shared_ptr<Ranks>& ranks,
+                             EngineOptions options, const DeviceModel& device,
+                             const std::function<void(Engine&)>& run) {
+  std::optional<torchx::StandsForCuda> stand_in;
+  if (options.cuda) stand_in.emplace(device.multiprocessors);
+  ParameterList parameters = make_parameters();
+  planner::Names names;
+  std::vector<at::Tensor> tensors;
+  for (const auto& [name, tensor] : parameters.entries().list) {
+    names.parameters.push_back(name);
+    tensors.push_back(tensor);
+  }
+  torchx::OperatorWatch operators;
+  memory::Trace trace(&operators);
+  options.dry_run = true;
+  options.trace = &trace;
+  MemoryPrediction prediction;
+  {
+    Engine engine(std::move(parameters), settings, ranks, options);
+    for (std::size_t p = 0; p < tensors.size(); ++p) {
+      operators.Name(tensors[p], static_cast<std::int32_t>(p));
+    }
+    tensors.clear();
+    const torchx::StorageWatch watch(c10::kMeta, trace);
+    // What a dry run of the CPU has there in earnest, such as states of generators, a run has, too.
+    std::optional<torchx::StorageWatch> in_earnest;
+    if (!options.cuda) in_earnest.emplace(c10::kCPU, trace);
+    run(engine);
+    names.operations = operators.operations();
+    prediction = planner::Summarise(trace, names);
+    if (options.cuda) {
+      planner::ReplayOnCuda(trace, names, device, prediction);
+      prediction.outside = device.outside;
+    }
+    prediction.host = engine.planned_bytes_on("host");
+    prediction.disk = engine.planned_bytes_on("disk");
+  }
+  return prediction;
+}
+
+}  // namespace
+
+MemoryPrediction Predict(const std::function<ParameterList()>& parameters, const Settings& settings,
+                         const std::shared_ptr<Ranks>& ranks, EngineOptions options,
+                         const DeviceModel& device, const std::function<void(Engine&)>& run) {
+  if (options.cuda && settings.ullage.device_memory) {
+    if (!options.outside_bytes) options.outside_bytes = device.outside;
+    if (options.operator_bytes == 0) {
+      Settings unbounded = settings;
+      unbounded.ullage.device_memory.reset();
+      const MemoryPrediction free =
+          PredictOnce(parameters, unbounded, ranks, options, device, run);
+      options.operator_bytes = WithOperatorMargin(free.operators);
+    }
+  }
+  return PredictOnce(parameters, settings, ranks, options, device, run);
+}
+
+}  // namespace ullage

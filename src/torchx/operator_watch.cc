@@ -1,0 +1,91 @@
+#include "torchx/operator_watch.h"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/record_function.h>
+#include <c10/util/Exception.h>
+
+#include <string_view>
+
+namespace ullage::torchx {
+namespace {
+
+thread_local OperatorWatch* current = nullptr;
+
+}  // namespace
+
+struct OperatorWatch::Hooks {
+  // What was there before the operator, which an operator within it does not change for good.
+  struct Before final : at::ObserverContext {
+    Before(std::int32_t the_operation, bool was_between)
+        : operation(the_operation), between_nodes(was_between) {}
+    const std::int32_t operation;
+    const bool between_nodes;
+  };
+
+  static std::unique_ptr<at::ObserverContext> Start(const at::RecordFunction& function) {
+    if (current == nullptr) return nullptr;
+    auto before =
+        std::make_unique<Before>(current->site_.operation, current->is_between_nodes_);
+    const std::string_view name = function.name();
+    current->site_.operation = current->IndexOf(function.name());
+    if (name.starts_with("autograd::engine::evaluate_function")) {
+      current->is_between_nodes_ = true;
+    } else if (function.scope() == at::RecordScope::BACKWARD_FUNCTION) {
+      current->is_between_nodes_ = false;
+    }
+    for (const c10::IValue& input : function.inputs()) {
+      if (input.isTensor()) {
+        Use(input.toTensor());
+      } else if (input.isTensorList()) {
+        for (const at::Tensor& tensor : input.toTensorVector()) Use(tensor);
+      }
+    }
+    return before;
+  }
+
+  static void End(const at::RecordFunction&, at::ObserverContext* context) {
+    if (current == nullptr || context == nullptr) return;
+    const auto& before = static_cast<const Before&>(*context);
+    current->site_.operation = before.operation;
+    current->is_between_nodes_ = before.between_nodes;
+  }
+
+  static void Use(const at::Tensor& tensor) {
+    if (!tensor.defined() || !tensor.has_storage()) return;
+    const auto found = current->parameters_.find(tensor.storage().unsafeGetStorageImpl());
+    if (found != current->parameters_.end()) current->site_.parameter = found->second;
+  }
+};
+
+std::int32_t OperatorWatch::IndexOf(const char* name) {
+  const auto [place, is_new] =
+      index_.emplace(name, static_cast<std::int32_t>(operations_.size()));
+  if (is_new) operations_.emplace_back(name);
+  return place->second;
+}
+
+OperatorWatch::OperatorWatch() {
+  TORCH_INTERNAL_ASSERT(current == nullptr, "two watches of one thread");
+  current = this;
+  handle_ = at::addThreadLocalCallback(
+      at::RecordFunctionCallback(&Hooks::Start, &Hooks::End)
+          .needsInputs(true)
+          .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION}));
+}
+
+OperatorWatch::~OperatorWatch() {
+  at::removeCallback(handle_);
+  current = nullptr;
+}
+
+bool OperatorWatch::IsBetweenNodes() {
+  return current != nullptr && current->is_between_nodes_;
+}
+
+void OperatorWatch::Name(const at::Tensor& tensor, std::int32_t parameter) {
+  if (tensor.has_storage()) {
+    parameters_.emplace(tensor.storage().unsafeGetStorageImpl(), parameter);
+  }
+}
+
+}  // namespace ullage::torchx
