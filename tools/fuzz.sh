@@ -24,16 +24,16 @@ mkdir -p "$out/$name.corpus" "$out/$name.found" "$out/objects"
 flags=(-std=c++20 -O1 -gline-tables-only "-fsanitize=fuzzer-no-link,address,undefined" -fno-sanitize-recover=all
        -Isrc -Iinclude -Itests/files -DFMT_HEADER_ONLY=1)
 objects=()
-for file in src/base/*.cc src/files/*.cc src/checkpoint/*.cc; do
+for file in src/base/*.cc src/files/*.cc src/checkpoint/*.cc src/kernels/{cast,targets}.cc; do
   object=$out/objects/$(basename "${file%.cc}").o
   objects+=("$object")
   newer=(-newer "$object" -print -quit)
   if [[ ! -f $object || -n $(find "$file" "${newer[@]}") ||
-        -n $(find src/base src/files src/checkpoint include -name '*.h' "${newer[@]}") ]]; then
+        -n $(find src/base src/files src/checkpoint src/kernels include -name '*.h' "${newer[@]}") ]]; then
     clang++ "${flags[@]}" -c "$file" -o "$object"
   fi
 done
-clang++ "${flags[@]}" "-fsanitize=fuzzer" "$source" "${objects[@]}" -lcrypto -lpthread \
+clang++ "${flags[@]}" "-fsanitize=fuzzer" "$source" "${objects[@]}" -lcrypto -lhwy -lpthread \
   -o "$out/$name"
 exec "$out/$name" -max_total_time="$seconds" -rss_limit_mb=2048 -max_len=65536 \
   -artifact_prefix="$out/$name.found/" "$@" "$out/$name.corpus" "tests/fuzz/seeds/$name"

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Writes the jobs of prediction_benchmark: shapes, batches, lengths and placements.
 
-    python benchmarks/planner/jobs.py [--family bert,llama,mistral,qwen2,qwen3] > jobs.json
+    python benchmarks/planner/jobs.py [--family bert,llama,mistral,qwen2,qwen3] [--budgets N]
 
 Mistral, Qwen2 and Qwen3 were not looked at while the prediction was developed.
 """
 import argparse
 import json
+import random
 
 MODELS = "benchmarks/engine/models"
 ON_HOST = {"device": "cpu", "pin_memory": True}
@@ -61,10 +62,35 @@ def jobs(families):
                     }
 
 
+def budgets(families, count):
+    """Jobs with `ullage.device_memory` at random and no offload section: the plan decides."""
+    draw = random.Random(1)
+    for number in range(count):
+        family = draw.choice(families)
+        model, changes = FAMILIES[family]
+        batch, tokens, steps = draw.choice(SHAPES[family])
+        mib = int(1024 * 2 ** draw.uniform(0, 4))
+        recompute = draw.choice(["block", "none"])
+        yield {
+            "name": f"{family}_b{batch}_s{tokens}_x{steps}_{recompute}_{mib}MiB",
+            "model": model, "changes": changes, "batch": batch, "tokens": tokens,
+            "settings": {
+                "gradient_accumulation_steps": steps,
+                "optimizer": {"type": "AdamW", "params": {"lr": 1e-5}},
+                "bf16": {"enabled": True},
+                "ullage": {"device_memory": f"{mib}MiB", "recompute": recompute},
+            },
+        }
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--family", default=",".join(FAMILIES))
-    print(json.dumps(list(jobs(parser.parse_args().family.split(","))), indent=1))
+    parser.add_argument("--budgets", type=int, default=0, help="jobs with random budgets instead")
+    arguments = parser.parse_args()
+    families = arguments.family.split(",")
+    chosen = budgets(families, arguments.budgets) if arguments.budgets else jobs(families)
+    print(json.dumps(list(chosen), indent=1))
 
 
 if __name__ == "__main__":

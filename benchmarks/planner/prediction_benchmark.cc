@@ -27,6 +27,7 @@
 #include "planner/prediction.h"
 #include "torchx/device.h"
 #include "torchx/device_memory.h"
+#include "torchx/meta_kernels.h"
 #include "torchx/operator_watch.h"
 #include "torchx/stand_in.h"
 #include "torchx/storage_watch.h"
@@ -121,20 +122,24 @@ void WriteEvents(const std::string& path, const ullage::memory::Trace& trace,
   };
   for (const auto& event : trace.events()) {
     if (event.storage < 0 && event.bytes == 0) continue;
-    file << fmt::format(
-        "{} {} {} {} {}\n", event.bytes,
-        ullage::memory::kPhaseNames[static_cast<std::size_t>(event.phase)],
-        event.storage < 0 ? "engine:" + std::string(Name(event.tag)) : "operator",
-        name(names.operations, event.site.operation), name(names.parameters, event.site.parameter));
+    file << fmt::format("{} {} {} {} {}\n", event.bytes,
+                        ullage::memory::kPhaseNames[static_cast<std::size_t>(event.phase)],
+                        event.storage < 0 ? "engine:" + std::string(Name(event.tag)) : "operator",
+                        name(names.operations, event.site.operation),
+                        name(names.parameters, event.site.parameter));
   }
 }
 
 // Runs the job's steps with an engine, in a dry run or in earnest, followed by `trace`. `at_end` is
 // called while the engine is there.
+// `operator_bytes` 0: where there is a budget, they are measured.
 void Follow(const Job& job, const ullage::Settings& settings, const Options& options, bool dry,
-            const std::shared_ptr<ullage::Ranks>& ranks, const std::function<void()>& at_end) {
+            std::int64_t operator_bytes, const std::shared_ptr<ullage::Ranks>& ranks,
+            const std::function<void()>& at_end) {
   Ones ones;
   const auto model = ModelOf(job, settings);
+  std::optional<ullage::torchx::CountedOnMeta> counted;
+  if (dry) counted.emplace();
   std::optional<ullage::torchx::StandsForCuda> stand_in;
   if (dry && options.cuda) stand_in.emplace();
   std::optional<ullage::torchx::OperatorWatch> operators;
@@ -145,7 +150,11 @@ void Follow(const Job& job, const ullage::Settings& settings, const Options& opt
   engine_options.dry_run = dry;
   engine_options.weights = &ones;
   engine_options.trace = &trace;
-  if (!dry && settings.ullage.device_memory) {
+  if (operator_bytes > 0) {
+    engine_options.operator_bytes = operator_bytes;
+    const ullage::DeviceModel& device = ullage::FindDevice("h200");
+    engine_options.outside_bytes = device.outside + device.outside_of_copies;
+  } else if (!dry && settings.ullage.device_memory) {
     const auto measured = ModelOf(job, settings);
     engine_options.operator_bytes = ullage::MeasureOperatorBytes(
         ullage::NamedParameters(measured->module()), settings, ranks, engine_options,
@@ -185,9 +194,9 @@ struct Measured {
 };
 
 Measured Measure(const Job& job, const ullage::Settings& settings, const Options& options,
-                 const std::shared_ptr<ullage::Ranks>& ranks) {
+                 std::int64_t operator_bytes, const std::shared_ptr<ullage::Ranks>& ranks) {
   Measured measured;
-  Follow(job, settings, options, /*dry=*/false, ranks, [&] {
+  Follow(job, settings, options, /*dry=*/false, operator_bytes, ranks, [&] {
     if (!options.cuda) return;
     const auto memory = ullage::torchx::ReadDeviceMemory();
     measured = {memory.allocated_peak, memory.reserved_peak, memory.total - memory.free};
@@ -244,9 +253,13 @@ std::string LineOf(const Json& entry, const Options& options) {
     const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(
                         std::chrono::steady_clock::now() - start)
                         .count();
-    if (!options.events.empty()) Follow(job, settings, options, /*dry=*/true, ranks, [] {});
+    if (!options.events.empty()) {
+      Follow(job, settings, options, /*dry=*/true, /*operator_bytes=*/0, ranks, [] {});
+    }
     if (options.dry) return fmt::format("{:<36}{:>13}", job.name, predicted.allocated);
-    const Measured measured = Measure(job, settings, options, ranks);
+    // Within a budget the run keeps what was predicted, to the byte.
+    const std::int64_t operator_bytes = settings.ullage.device_memory ? predicted.operators : 0;
+    const Measured measured = Measure(job, settings, options, operator_bytes, ranks);
     return fmt::format("{:<36}{:>13}{:>13}{:>9.4f}{:>13}{:>9.3f}{:>13}{:>9.3f}{:>6}{}", job.name,
                        predicted.allocated, measured.allocated,
                        Percent(predicted.allocated, measured.allocated), measured.reserved,

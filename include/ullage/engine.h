@@ -181,11 +181,6 @@ ULLAGE_API std::int64_t MeasureOperatorBytes(ParameterList parameters, Settings 
                                              std::shared_ptr<Ranks> ranks, EngineOptions options,
                                              const std::function<void(Engine&)>& run);
 
-// What a plan keeps free for operators that were seen to hold so much at most.
-constexpr std::int64_t WithOperatorMargin(std::int64_t bytes) {
-  return bytes + bytes / 32 + (std::int64_t{192} << 20);
-}
-
 class ULLAGE_API Engine {
  public:
   struct Core;  // defined in src/engine

@@ -28,7 +28,7 @@ struct PhaseBytes {
 };
 
 // Tensors of operators that were held at the highest peak; those that the same operator made beside
-// the same parameter count together.
+// the same parameter count together, with those of layers alike ("layers.*.mlp.weight").
 struct HeldTensors {
   std::int64_t bytes = 0;
   std::int64_t count = 0;
@@ -37,14 +37,15 @@ struct HeldTensors {
 };
 
 struct MemoryPrediction {
-  std::vector<PhaseBytes> phases;   // in their order; those that there were
+  std::vector<PhaseBytes> phases;    // in their order; those that there were
   std::vector<HeldTensors> largest;  // largest first
   std::int64_t peak = 0;             // of all phases: as was asked for, without any rounding
   // On CUDA, of torch's allocator: what it gives out and what it reserves, as
   // torch.cuda.max_memory_allocated and max_memory_reserved tell them. On the CPU both are `peak`.
   std::int64_t allocated = 0;
   std::int64_t reserved = 0;
-  // On CUDA: what operators reserve of it at most, beside what the plan has.
+  // On CUDA: what operators reserve of it at most, beside what the plan has. For a run within
+  // ullage.device_memory this is EngineOptions::operator_bytes.
   std::int64_t operators = 0;
   std::int64_t outside = 0;  // of the device, outside torch's allocator: context, modules
   std::int64_t host = 0;     // by the plan: bytes with a home on the host beside CUDA
@@ -56,13 +57,14 @@ struct MemoryPrediction {
 // A CUDA device to predict for.
 struct DeviceModel {
   std::string name;
-  std::int64_t memory = 0;   // that a process can get, its context included
-  int multiprocessors = 0;   // kernels split their work by them
-  std::int64_t outside = 0;  // context and modules, before anything is allocated
+  std::int64_t memory = 0;             // that a process can get, its context included
+  int multiprocessors = 0;             // kernels split their work by them
+  std::int64_t outside = 0;            // context and modules
+  std::int64_t outside_of_copies = 0;  // more where bytes go to and from the host
   // Of matrix products, in torch's allocator, of each thread that makes some (the caller's and
   // autograd's): cuBLAS's, and cuBLASLt's once a bias is added within a product.
   std::int64_t workspace = 0, bias_workspace = 0;
-  bool is_measured = false;    // `outside` and `workspace`; else taken from the H200
+  bool is_measured = false;  // `outside` and `workspace`; else taken from the H200
 };
 
 // By name ("a100-40g", "h200", ...). Throws ConfigError that lists them.
@@ -72,11 +74,32 @@ ULLAGE_API const std::vector<DeviceModel>& KnownDevices();
 // Runs `run`, a few micro-steps and a Step, with an engine in a dry run. `parameters` are those of
 // a model on the Meta device, of no use afterwards; `ranks` may be imagined. With
 // `options.cuda`, `device` is what Meta stands for. Where ullage.device_memory is set and
-// options.operator_bytes is not, operators are predicted first and the plan keeps their bytes free,
-// as a run measures them first.
+// options.operator_bytes is not, operators are predicted first and the plan keeps their bytes free.
+// Throws OutOfMemoryError where no plan keeps within it.
 ULLAGE_API MemoryPrediction Predict(const std::function<ParameterList()>& parameters,
                                     const Settings& settings, const std::shared_ptr<Ranks>& ranks,
                                     EngineOptions options, const DeviceModel& device,
                                     const std::function<void(Engine&)>& run);
+
+// Follows what operators of the current thread, and backward passes that it starts, allocate on the
+// CPU or on CUDA, of anybody's training loop: phases "forward" (with gradients recorded),
+// "backward" and "step" (without gradients: optimizers, evaluation). What was there before is not
+// counted.
+class ULLAGE_API MemoryWatch {
+ public:
+  explicit MemoryWatch(bool cuda);
+  ~MemoryWatch();
+  MemoryWatch(const MemoryWatch&) = delete;
+  MemoryWatch& operator=(const MemoryWatch&) = delete;
+
+  // A parameter that reports may name.
+  void Name(const at::Tensor& tensor, std::string name);
+  // Ends it. On the same thread, once.
+  MemoryPrediction Stop();
+
+ private:
+  struct Followed;
+  std::unique_ptr<Followed> followed_;
+};
 
 }  // namespace ullage

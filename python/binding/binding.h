@@ -8,5 +8,6 @@ namespace ullage::binding {
 void AddErrors(pybind11::module_& module);
 void AddEngine(pybind11::module_& module);
 void AddManaged(pybind11::module_& module);
+void AddPlanner(pybind11::module_& module);
 
 }  // namespace ullage::binding

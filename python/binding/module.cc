@@ -9,4 +9,5 @@ PYBIND11_MODULE(_C, module) {
   ullage::binding::AddErrors(module);
   ullage::binding::AddEngine(module);
   ullage::binding::AddManaged(module);
+  ullage::binding::AddPlanner(module);
 }

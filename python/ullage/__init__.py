@@ -34,10 +34,12 @@ from ullage._C import (  # noqa: E402
 from ullage import gradients, lines, patches  # noqa: E402
 from ullage.empty import empty_init  # noqa: E402
 from ullage.engine import Engine  # noqa: E402
+from ullage.explain import explain  # noqa: E402
 from ullage.huggingface import enable_for_transformers  # noqa: E402
 from ullage.ranks import init_distributed  # noqa: E402
 from ullage.initialize import initialize  # noqa: E402
 from ullage.plan import Plan, plan  # noqa: E402
+from ullage.prediction import Prediction  # noqa: E402
 from ullage.whole import (  # noqa: E402
     full_gradient,
     full_optimizer_state,
@@ -58,9 +60,11 @@ __all__ = [
     "IoError",
     "OutOfMemoryError",
     "Plan",
+    "Prediction",
     "StateError",
     "UnsupportedError",
     "empty_init",
+    "explain",
     "enable_for_transformers",
     "full_gradient",
     "full_optimizer_state",

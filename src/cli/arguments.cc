@@ -145,9 +145,10 @@ void AddPlan(CLI::App* app, PlanArguments& a) {
   Number(
       app, "--sequence-length,--seq", a.sequence, std::int64_t{1}, std::int64_t{1'000'000},
       "tokens of each record (128, for language models 1024; or the model's positions if fewer)");
-  app->add_option("--operator-bytes", a.operator_bytes,
-                  "of ullage.device_memory, what is kept for operators: activations, workspaces; as "
-                  "in 12GiB (as predicted). ullage train measures it")
+  app->add_option(
+         "--operator-bytes", a.operator_bytes,
+         "of ullage.device_memory, what is kept for operators: activations, workspaces; as "
+         "in 12GiB (as predicted). ullage train measures it")
       ->type_name("BYTES");
   app->add_option_function<std::string>(
          "--device",
@@ -155,7 +156,8 @@ void AddPlan(CLI::App* app, PlanArguments& a) {
            a.cuda = text == "cuda";
            if (text != "cuda" && text != "cpu") a.device = text;
          },
-         "where to compute, and what to fit into: cpu, cuda, a CUDA device by name (a100-40g, h200, "
+         "where to compute, and what to fit into: cpu, cuda, a CUDA device by name (a100-40g, "
+         "h200, "
          "...; a wrong name lists them), or the bytes of one, as in 38GiB (cpu)")
       ->type_name("DEVICE");
   app->add_flag("--json", a.json, "print JSON");

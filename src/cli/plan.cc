@@ -69,7 +69,8 @@ void PrintPhases(const MemoryPrediction& prediction) {
   for (const std::string& tag : tags) {
     fmt::print("\n{:<14}", tag);
     for (const PhaseBytes& phase : prediction.phases) {
-      const auto found = std::ranges::find(phase.by_tag, tag, &std::pair<std::string, std::int64_t>::first);
+      const auto found =
+          std::ranges::find(phase.by_tag, tag, &std::pair<std::string, std::int64_t>::first);
       fmt::print("{:>14}", found == phase.by_tag.end() ? "" : FormatBytes(found->second));
     }
   }
@@ -87,8 +88,7 @@ std::string Place(const std::string& operation, const std::string& parameter) {
 
 void PrintVerdict(const PlanArguments& arguments, const DeviceModel& device,
                   const MemoryPrediction& prediction) {
-  const PhaseBytes& highest =
-      *std::ranges::max_element(prediction.phases, {}, &PhaseBytes::total);
+  const PhaseBytes& highest = *std::ranges::max_element(prediction.phases, {}, &PhaseBytes::total);
   fmt::print("most in {}, at {}\n", highest.phase, Place(highest.operation, highest.parameter));
   if (arguments.cuda) {
     fmt::print("torch's allocator: {} given out, {} reserved; outside it {}{}\n",
@@ -179,10 +179,10 @@ Json ToJson(const MemoryPrediction& prediction) {
                        {"operation", held.operation},
                        {"parameter", held.parameter}});
   }
-  return {{"peak", prediction.peak},           {"allocated", prediction.allocated},
-          {"reserved", prediction.reserved},   {"outside", prediction.outside},
-          {"device", prediction.device()},     {"host", prediction.host},
-          {"disk", prediction.disk},           {"phases", std::move(phases)},
+  return {{"peak", prediction.peak},         {"allocated", prediction.allocated},
+          {"reserved", prediction.reserved}, {"outside", prediction.outside},
+          {"device", prediction.device()},   {"host", prediction.host},
+          {"disk", prediction.disk},         {"phases", std::move(phases)},
           {"largest", std::move(largest)}};
 }
 

@@ -60,7 +60,7 @@ std::int64_t MeasureOperatorBytes(ParameterList parameters, Settings settings,
   torchx::RenewDevicePeaks();
   // Segments grow in steps (torchx::PreferGrowingSegments), and when memory is short, a dozen
   // blocks that layers hold at a time may each keep one or two that nothing else can use.
-  return WithOperatorMargin(bytes);
+  return bytes + bytes / 32 + (std::int64_t{192} << 20);
 }
 
 }  // namespace ullage

@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::int64_t kGrain = 512;
 constexpr std::int64_t kMiB = std::int64_t{1} << 20;
-constexpr std::int64_t kSmall = kMiB;           // the largest request of the small pool
+constexpr std::int64_t kSmall = kMiB;  // the largest request of the small pool
 constexpr std::int64_t kSmallSegment = 2 * kMiB;
 constexpr std::int64_t kLargeRequest = 10 * kMiB;  // from here a segment is as large as it must be
 constexpr std::int64_t kLargeGrain = 2 * kMiB;
@@ -101,8 +101,8 @@ CachingAllocator::Id CachingAllocator::FindRoom(std::int64_t size, bool is_small
     }
     if (room >= size) return first;
   }
-  const Id segment = NewBlock(std::exchange(next_address_, next_address_ + kReach), kReach,
-                              is_small);
+  const Id segment =
+      NewBlock(std::exchange(next_address_, next_address_ + kReach), kReach, is_small);
   At(segment).is_mapped = false;
   PoolOf(is_small).unmapped.insert({At(segment).address, segment});
   return segment;

@@ -39,9 +39,9 @@ class Trace final : public torchx::StorageListener, public LedgerListener {
   };
   struct Storage {
     std::int64_t bytes = 0;
-    std::int32_t born = -1, died = -1;  // events; -1: lives on
+    std::int32_t born = -1, died = -1;        // events; -1: lives on
     std::int32_t born_in = -1, died_in = -1;  // which stretch of one phase
-    Phase phase = Phase::kIdle;         // of its birth
+    Phase phase = Phase::kIdle;               // of its birth
     Use use() const;
   };
   // The moment of a phase at which most was held.

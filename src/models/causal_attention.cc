@@ -38,8 +38,8 @@ at::Tensor CausalAttention(const at::Tensor& query, const at::Tensor& key, const
   const std::int64_t width = query.size(3), size = value.size(3);
   const std::int64_t shared = heads / key.size(2);  // query heads that share a key head
   // Only CUDA's causal 16-bit kernels read a shared head in place.
-  const bool reads_shared =
-      torchx::ComputesOnCuda(query) && query.scalar_type() != at::kFloat && !bias.defined() && dropout == 0;
+  const bool reads_shared = torchx::ComputesOnCuda(query) && query.scalar_type() != at::kFloat &&
+                            !bias.defined() && dropout == 0;
   const auto per_head = [&](const at::Tensor& x) {
     if (shared == 1 || reads_shared) return x.transpose(1, 2);
     return x.unsqueeze(3)

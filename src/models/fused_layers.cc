@@ -285,8 +285,8 @@ bool ShouldFuseBiasGradients(const std::vector<at::Tensor>& gradients) {
   if (gradients.empty() || gradients.size() > kMost) return false;
   const at::Tensor& first = gradients.front();
   for (const at::Tensor& gradient : gradients) {
-    if (!torchx::ComputesOnCuda(gradient) || !gradient.is_contiguous() || gradient.sizes() != first.sizes() ||
-        gradient.scalar_type() != first.scalar_type() ||
+    if (!torchx::ComputesOnCuda(gradient) || !gradient.is_contiguous() ||
+        gradient.sizes() != first.sizes() || gradient.scalar_type() != first.scalar_type() ||
         (!gradient.is_meta() &&
          reinterpret_cast<std::uintptr_t>(gradient.const_data_ptr()) % 16 != 0)) {
       return false;

@@ -104,8 +104,8 @@ Sums RunWithoutIgnored(const at::Tensor& hidden, const at::Tensor& weight,
   if (rows.numel() == targets.numel()) {
     return Run(hidden, weight, targets, {}, form.chunk, wants_hidden, wants_weight);
   }
-  Sums sums = Run(hidden.index_select(0, rows), weight, targets.index_select(0, rows), {}, form.chunk,
-                  wants_hidden, wants_weight);
+  Sums sums = Run(hidden.index_select(0, rows), weight, targets.index_select(0, rows), {},
+                  form.chunk, wants_hidden, wants_weight);
   if (wants_hidden) {
     at::Tensor spread = at::zeros(hidden.sizes(), hidden.options());
     sums.hidden_gradient = spread.index_copy_(0, rows, sums.hidden_gradient);

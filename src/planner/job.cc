@@ -46,18 +46,17 @@ MemoryPrediction Predict(const Job& job, const std::function<void(const Engine&)
     return NamedParameters(model->module());
   };
   parameters();  // for the patterns
-  return ullage::Predict(parameters, job.settings, Ranks::Imagined(job.rank, job.ranks), options,
-                         job.device, [&](Engine& engine) {
-                           const BatchSizes& sizes = engine.batch_sizes();
-                           for (std::int64_t m = 0; m < sizes.accumulation_steps; ++m) {
-                             const models::Batch batch =
-                                 BatchOnMeta(model->task(), sizes.micro_batch, job.sequence);
-                             engine.Backward(
-                                 engine.Forward([&] { return model->Loss(batch).loss; }));
-                           }
-                           engine.Step();
-                           if (after) after(engine);
-                         });
+  return ullage::Predict(
+      parameters, job.settings, Ranks::Imagined(job.rank, job.ranks), options, job.device,
+      [&](Engine& engine) {
+        const BatchSizes& sizes = engine.batch_sizes();
+        for (std::int64_t m = 0; m < sizes.accumulation_steps; ++m) {
+          const models::Batch batch = BatchOnMeta(model->task(), sizes.micro_batch, job.sequence);
+          engine.Backward(engine.Forward([&] { return model->Loss(batch).loss; }));
+        }
+        engine.Step();
+        if (after) after(engine);
+      });
 }
 
 }  // namespace ullage::planner

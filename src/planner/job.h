@@ -17,8 +17,8 @@ struct Job {
   int ranks = 1;
   std::int64_t sequence = 0;  // tokens of each record
   bool cuda = false;
-  DeviceModel device;                // where `cuda`
-  std::int64_t operator_bytes = 0;   // EngineOptions; 0: predicted
+  DeviceModel device;               // where `cuda`
+  std::int64_t operator_bytes = 0;  // EngineOptions; 0: predicted
 };
 
 // One step of the job in a dry run. `after` gets the engine at the end of it; it may be null.

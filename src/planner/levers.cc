@@ -36,9 +36,8 @@ bool HalveMicroBatch(Job& job) {
 
 std::string BatchText(const Job& job) {
   const BatchSizes sizes = job.settings.ResolveBatchSizes(job.ranks);
-  return fmt::format(
-      "\"train_micro_batch_size_per_gpu\": {}, \"gradient_accumulation_steps\": {}",
-      sizes.micro_batch, sizes.accumulation_steps);
+  return fmt::format("\"train_micro_batch_size_per_gpu\": {}, \"gradient_accumulation_steps\": {}",
+                     sizes.micro_batch, sizes.accumulation_steps);
 }
 
 OffloadSettings OnHost() {
@@ -80,8 +79,8 @@ void AddSingle(const Job& job, std::int64_t capacity, std::vector<Lever>& levers
   if (!job.settings.recompute) {
     Job changed = job;
     changed.settings.recompute = true;
-    levers.push_back(Tried("\"ullage\": {\"recompute\": \"block\"}", kRecomputes,
-                           std::move(changed)));
+    levers.push_back(
+        Tried("\"ullage\": {\"recompute\": \"block\"}", kRecomputes, std::move(changed)));
   }
   if (job.settings.precision == Precision::kFloat32) {
     Job changed = job;
@@ -95,19 +94,20 @@ void AddSingle(const Job& job, std::int64_t capacity, std::vector<Lever>& levers
   if (job.cuda && capacity > 0 && !job.settings.ullage.device_memory) {
     Job changed = job;
     Bound(changed, capacity);
-    levers.push_back(Tried(BudgetText(capacity), "for what has to move: as with offload_optimizer",
+    levers.push_back(Tried(BudgetText(capacity),
+                           std::string(kHostUpdates) + ", for what has to move",
                            std::move(changed)));
   }
   Job state = job;
   state.settings.zero.offload_optimizer = OnHost();
-  levers.push_back(Tried(
-      "\"zero_optimization\": {\"offload_optimizer\": {\"device\": \"cpu\"}}", kHostUpdates, state));
+  levers.push_back(Tried("\"zero_optimization\": {\"offload_optimizer\": {\"device\": \"cpu\"}}",
+                         kHostUpdates, state));
   state.settings.zero.stage = 3;
   state.settings.zero.offload_param = OnHost();
-  levers.push_back(Tried("\"zero_optimization\": {\"stage\": 3, \"offload_optimizer\": "
-                         "{\"device\": \"cpu\"}, \"offload_param\": {\"device\": \"cpu\"}}",
-                         "the same, and weights come from the host for each use",
-                         std::move(state)));
+  levers.push_back(
+      Tried("\"zero_optimization\": {\"stage\": 3, \"offload_optimizer\": "
+            "{\"device\": \"cpu\"}, \"offload_param\": {\"device\": \"cpu\"}}",
+            "the same, and weights come from the host for each use", std::move(state)));
 }
 
 bool Fits(const Lever& lever, std::int64_t capacity) {

@@ -5,6 +5,7 @@
 
 #include "engine/parameter_list.h"
 #include "planner/prediction.h"
+#include "torchx/meta_kernels.h"
 #include "torchx/operator_watch.h"
 #include "torchx/stand_in.h"
 #include "torchx/storage_watch.h"
@@ -17,6 +18,7 @@ MemoryPrediction PredictOnce(const std::function<ParameterList()>& make_paramete
                              const Settings& settings, const std::shared_ptr<Ranks>& ranks,
                              EngineOptions options, const DeviceModel& device,
                              const std::function<void(Engine&)>& run) {
+  const torchx::CountedOnMeta counted;
   std::optional<torchx::StandsForCuda> stand_in;
   if (options.cuda) stand_in.emplace(device.multiprocessors);
   ParameterList parameters = make_parameters();
@@ -47,6 +49,7 @@ MemoryPrediction PredictOnce(const std::function<ParameterList()>& make_paramete
     if (options.cuda) {
       planner::ReplayOnCuda(trace, names, device, prediction);
       prediction.outside = device.outside;
+      if (engine.planned_bytes_on("host") > 0) prediction.outside += device.outside_of_copies;
     }
     prediction.host = engine.planned_bytes_on("host");
     prediction.disk = engine.planned_bytes_on("disk");
@@ -56,20 +59,30 @@ MemoryPrediction PredictOnce(const std::function<ParameterList()>& make_paramete
 
 }  // namespace
 
+// With a budget the plan depends on what operators hold, and that, by a little, on the plan:
+// gradients wait elsewhere, and torch's allocator finds other gaps.
 MemoryPrediction Predict(const std::function<ParameterList()>& parameters, const Settings& settings,
                          const std::shared_ptr<Ranks>& ranks, EngineOptions options,
                          const DeviceModel& device, const std::function<void(Engine&)>& run) {
-  if (options.cuda && settings.ullage.device_memory) {
-    if (!options.outside_bytes) options.outside_bytes = device.outside;
-    if (options.operator_bytes == 0) {
-      Settings unbounded = settings;
-      unbounded.ullage.device_memory.reset();
-      const MemoryPrediction free =
-          PredictOnce(parameters, unbounded, ranks, options, device, run);
-      options.operator_bytes = WithOperatorMargin(free.operators);
-    }
+  if (!options.cuda || !settings.ullage.device_memory || options.operator_bytes > 0) {
+    return PredictOnce(parameters, settings, ranks, options, device, run);
   }
-  return PredictOnce(parameters, settings, ranks, options, device, run);
+  if (!options.outside_bytes) options.outside_bytes = device.outside + device.outside_of_copies;
+  Settings unbounded = settings;
+  unbounded.ullage.device_memory.reset();
+  options.operator_bytes =
+      PredictOnce(parameters, unbounded, ranks, options, device, run).operators;
+  constexpr int kTries = 5;
+  MemoryPrediction prediction;
+  for (int i = 0; i < kTries; ++i) {
+    prediction = PredictOnce(parameters, settings, ranks, options, device, run);
+    const std::int64_t over =
+        prediction.reserved + *options.outside_bytes - *settings.ullage.device_memory;
+    if (over <= 0) break;
+    options.operator_bytes += over;
+  }
+  prediction.operators = options.operator_bytes;
+  return prediction;
 }
 
 }  // namespace ullage

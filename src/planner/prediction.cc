@@ -42,12 +42,28 @@ PhaseBytes OfPeak(const Trace& trace, const Trace::Peak& peak, const Names& name
   return phase;
 }
 
+// Layers alike count together: "layers.3.mlp" is one of "layers.*.mlp".
+std::string WithoutNumbers(const std::string& name) {
+  std::string result;
+  for (std::size_t begin = 0; begin <= name.size();) {
+    const std::size_t end = std::min(name.find('.', begin), name.size());
+    const std::string part = name.substr(begin, end - begin);
+    const bool is_number =
+        !part.empty() && std::ranges::all_of(part, [](char c) { return c >= '0' && c <= '9'; });
+    if (begin > 0) result += '.';
+    result += is_number ? "*" : part;
+    begin = end + 1;
+  }
+  return result;
+}
+
 std::vector<HeldTensors> Largest(const Trace& trace, const Trace::Peak& peak, const Names& names) {
-  std::map<std::tuple<memory::Use, std::int32_t, std::int32_t>, HeldTensors> groups;
+  std::map<std::tuple<memory::Use, std::int32_t, std::string>, HeldTensors> groups;
   for (const std::int32_t index : peak.storages) {
     const Trace::Storage& storage = trace.storages()[static_cast<std::size_t>(index)];
     const torchx::Site site = trace.events()[static_cast<std::size_t>(storage.born)].site;
-    HeldTensors& group = groups[{storage.use(), site.operation, site.parameter}];
+    HeldTensors& group = groups[{storage.use(), site.operation,
+                                 WithoutNumbers(NameOf(names.parameters, site.parameter))}];
     group.bytes += storage.bytes;
     ++group.count;
   }
@@ -56,7 +72,7 @@ std::vector<HeldTensors> Largest(const Trace& trace, const Trace::Peak& peak, co
     const auto& [use, operation, parameter] = key;
     group.use = memory::kUseNames[static_cast<std::size_t>(use)];
     group.operation = NameOf(names.operations, operation);
-    group.parameter = NameOf(names.parameters, parameter);
+    group.parameter = parameter;
     largest.push_back(std::move(group));
   }
   std::ranges::stable_sort(largest, std::ranges::greater(), &HeldTensors::bytes);

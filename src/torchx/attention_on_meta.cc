@@ -63,7 +63,8 @@ std::int64_t FlashSplits(const Tensor& query, const Tensor& key) {
     efficiency[static_cast<std::size_t>(splits)] = waves / std::ceil(waves);
   }
   const double enough = 0.85 * *std::ranges::max_element(efficiency);
-  const auto first = std::ranges::find_if(efficiency, [&](double e) { return e > 0 && e >= enough; });
+  const auto first =
+      std::ranges::find_if(efficiency, [&](double e) { return e > 0 && e >= enough; });
   return std::max<std::int64_t>(1, first - efficiency.begin());
 }
 
@@ -80,8 +81,7 @@ Attended FlashForward(const Tensor& query, const Tensor& key, double dropout) {
   const std::int64_t splits = dropout > 0 ? 1 : FlashSplits(query, key);
   if (splits > 1) {
     const Tensor sums = Floats(query, {splits, batch, heads, queries});
-    const Tensor parts =
-        Floats(query, {splits, batch, heads, queries, RoundUp(query.size(3), 32)});
+    const Tensor parts = Floats(query, {splits, batch, heads, queries, RoundUp(query.size(3), 32)});
   }
   result.seeds = at::empty({2}, query.options().dtype(at::kLong));
   result.unused = at::empty({}, query.options().dtype(at::kLong));
@@ -99,8 +99,7 @@ variable_list FlashBackward(const Tensor& gradient, const Tensor& query, const T
   const std::int64_t rows = RoundUp(query.size(2), 128);
   const std::int64_t wide = size <= 192 ? RoundUp(size, 32) : 256;
   const Tensor deltas = Floats(query, {batch, heads, rows});
-  const std::int64_t splits =
-      (StandInMultiprocessors() + batch * heads - 1) / (batch * heads);
+  const std::int64_t splits = (StandInMultiprocessors() + batch * heads - 1) / (batch * heads);
   const Tensor sums = Floats(query, {splits, batch, rows, heads, wide});
   if (key.size(1) != heads) {  // gradients of each query head, added up over those that share
     const Tensor wide_k = EmptyByToken(key, heads, size), wide_v = EmptyByToken(value, heads, size);
@@ -155,8 +154,8 @@ class EfficientOnMeta final : public torch::autograd::Function<EfficientOnMeta> 
     const Tensor k = EmptyByToken(key, heads, key.size(3));
     const Tensor v = EmptyByToken(value, heads, value.size(3));
     const Tensor deltas = Floats(query, {batch, heads, queries});
-    const Tensor sums = at::empty({batch * heads * EfficientWorkspace(query)},
-                                  query.options().dtype(at::kByte));
+    const Tensor sums =
+        at::empty({batch * heads * EfficientWorkspace(query)}, query.options().dtype(at::kByte));
     return {q, k, v, Tensor()};
   }
 };
@@ -195,9 +194,7 @@ Tensor AsOnCuda(const Tensor& query, const Tensor& key, const Tensor& value,
   const std::int64_t size = query.size(3);
   if (is_narrow && !is_masked && size <= kWidest && value.size(3) == size) {
     const auto wide = [&](const Tensor& x) {
-      return size % kGrain == 0
-                 ? x
-                 : at::constant_pad_nd(x, {0, RoundUp(size, kGrain) - size});
+      return size % kGrain == 0 ? x : at::constant_pad_nd(x, {0, RoundUp(size, kGrain) - size});
     };
     const Tensor out = FlashOnMeta::apply(wide(query), wide(key), wide(value), dropout);
     return size % kGrain == 0 ? out : out.slice(-1, 0, size);

@@ -92,7 +92,8 @@ std::tuple<Tensor, Tensor, Tensor> NativeLayerNorm(const Tensor& input,
     return t && t->defined() && t->scalar_type() == at::kFloat;
   };
   auto statistics = input.options();
-  if (ComputesOnCuda(input) || is_float(weight) || is_float(bias)) statistics = statistics.dtype(at::kFloat);
+  if (ComputesOnCuda(input) || is_float(weight) || is_float(bias))
+    statistics = statistics.dtype(at::kFloat);
   return {at::empty(input.sizes(), input.options()), at::empty(sizes, statistics),
           at::empty(sizes, statistics)};
 }
@@ -148,9 +149,9 @@ std::pair<int64_t, int64_t> FlashTile(const Tensor& query, const Tensor& key) {
 }
 
 // Query [batch, heads, queries, size]; its gradient lies as [batch, queries, heads, size].
-std::tuple<Tensor, Tensor> FlashAttentionForCpu(const Tensor& query, const Tensor& key, const Tensor&,
-                                                double, bool, const optional<Tensor>&,
-                                                optional<double>) {
+std::tuple<Tensor, Tensor> FlashAttentionForCpu(const Tensor& query, const Tensor& key,
+                                                const Tensor&, double, bool,
+                                                const optional<Tensor>&, optional<double>) {
   const int64_t batch = query.size(0), heads = query.size(1), queries = query.size(2);
   const auto accumulate = query.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   const auto [rows, columns] = FlashTile(query, key);
@@ -168,8 +169,7 @@ std::tuple<Tensor, Tensor, Tensor> FlashAttentionForCpuBackward(
   const auto [rows, columns] = FlashTile(query, key);
   const int64_t threads = at::get_num_threads();
   const auto accumulate = query.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-  const Tensor scores =
-      at::empty({threads, 2 * rows * columns}, query.options().dtype(accumulate));
+  const Tensor scores = at::empty({threads, 2 * rows * columns}, query.options().dtype(accumulate));
   const Tensor narrow =
       at::empty({threads, IsNarrow(query) ? 2 * rows * columns : 0}, query.options());
   const Tensor deltas = at::empty({threads, rows}, query.options().dtype(accumulate));
@@ -209,8 +209,11 @@ Tensor Add(const Tensor& self, const Tensor& other, const at::Scalar& alpha) {
 // Owns the registrations: they end with it.
 class Registrations {
  public:
-  explicit Registrations(c10::DispatchKey key)
-      : key_(key), library_(torch::Library::IMPL, "aten", key, __FILE__, __LINE__) {}
+  // `replacing`: also where there is a kernel already.
+  Registrations(c10::DispatchKey key, bool replacing)
+      : key_(key),
+        replacing_(replacing),
+        library_(torch::Library::IMPL, "aten", key, __FILE__, __LINE__) {}
 
   // `name` with its overload, such as "where.self".
   template <class Function>
@@ -220,21 +223,28 @@ class Registrations {
     const auto schema =
         c10::Dispatcher::singleton().findSchema({"aten::" + name.substr(0, dot), overload});
     TORCH_INTERNAL_ASSERT(schema.has_value(), "no operator aten::", name);
-    if (!schema->hasKernelForDispatchKey(key_)) library_.impl(name.c_str(), function);
-  }
-  template <class Function>
-  void Replace(const char* name, Function function) {
-    library_.impl(name, function);
+    if (replacing_ || !schema->hasKernelForDispatchKey(key_)) library_.impl(name.c_str(), function);
   }
 
  private:
-  c10::DispatchKey key_;
+  const c10::DispatchKey key_;
+  const bool replacing_;
   torch::Library library_;
 };
 
-std::unique_ptr<std::array<Registrations, 2>> Install() {
-  auto all = std::unique_ptr<std::array<Registrations, 2>>(new std::array<Registrations, 2>{
-      Registrations(c10::DispatchKey::Meta), Registrations(c10::DispatchKey::AutogradMeta)});
+// torch warns when an operator is replaced.
+class Silence final : public c10::WarningHandler {
+  void process(const c10::Warning&) override {}
+};
+
+using Kernels = std::array<Registrations, 2>;
+
+std::unique_ptr<Kernels> Install(bool replacing) {
+  Silence silence;
+  const c10::WarningUtils::WarningHandlerGuard guard(&silence);
+  auto all = std::unique_ptr<Kernels>(
+      new Kernels{Registrations(c10::DispatchKey::Meta, replacing),
+                  Registrations(c10::DispatchKey::AutogradMeta, replacing)});
   auto& [meta, autograd] = *all;
   meta.Add("where.self", TORCH_FN(Where));
   meta.Add("where.self_out", TORCH_FN(WhereOut));
@@ -254,15 +264,10 @@ std::unique_ptr<std::array<Registrations, 2>> Install() {
   meta.Add("_scaled_dot_product_flash_attention_for_cpu", TORCH_FN(FlashAttentionForCpu));
   meta.Add("_scaled_dot_product_flash_attention_for_cpu_backward",
            TORCH_FN(FlashAttentionForCpuBackward));
-  {
-    // torch warns when an operator is replaced.
-    class : public c10::WarningHandler {
-      void process(const c10::Warning&) override {}
-    } silence;
-    const c10::WarningUtils::WarningHandlerGuard guard(&silence);
-    meta.Replace("resize_", TORCH_FN(Resize));
-    meta.Replace("add.Tensor", TORCH_FN(Add));
-    meta.Replace("sum.dim_IntList", TORCH_FN(SumOnMeta));
+  if (replacing) {
+    meta.Add("resize_", TORCH_FN(Resize));
+    meta.Add("add.Tensor", TORCH_FN(Add));
+    meta.Add("sum.dim_IntList", TORCH_FN(SumOnMeta));
   }
   // A composite: its parts do the differentiation, with gradients wanted and without.
   meta.Add("scaled_dot_product_attention", TORCH_FN(AttentionOnMeta));
@@ -276,8 +281,15 @@ std::unique_ptr<std::array<Registrations, 2>> Install() {
 
 void InstallMetaKernels() {
   // Never destroyed: the dispatcher may be gone before a static object at exit.
-  static const auto* const installed = Install().release();
+  static const auto* const installed = Install(/*replacing=*/false).release();
   static_cast<void>(installed);
 }
+
+struct CountedOnMeta::Held {
+  std::unique_ptr<Kernels> kernels = Install(/*replacing=*/true);
+};
+
+CountedOnMeta::CountedOnMeta() : held_(std::make_unique<Held>()) {}
+CountedOnMeta::~CountedOnMeta() = default;
 
 }  // namespace ullage::torchx

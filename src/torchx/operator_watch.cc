@@ -2,7 +2,9 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/record_function.h>
+#include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
+#include <torch/csrc/autograd/graph_task.h>
 
 #include <string_view>
 
@@ -24,8 +26,7 @@ struct OperatorWatch::Hooks {
 
   static std::unique_ptr<at::ObserverContext> Start(const at::RecordFunction& function) {
     if (current == nullptr) return nullptr;
-    auto before =
-        std::make_unique<Before>(current->site_.operation, current->is_between_nodes_);
+    auto before = std::make_unique<Before>(current->site_.operation, current->is_between_nodes_);
     const std::string_view name = function.name();
     current->site_.operation = current->IndexOf(function.name());
     if (name.starts_with("autograd::engine::evaluate_function")) {
@@ -58,10 +59,17 @@ struct OperatorWatch::Hooks {
 };
 
 std::int32_t OperatorWatch::IndexOf(const char* name) {
-  const auto [place, is_new] =
-      index_.emplace(name, static_cast<std::int32_t>(operations_.size()));
+  const auto [place, is_new] = index_.emplace(name, static_cast<std::int32_t>(operations_.size()));
   if (is_new) operations_.emplace_back(name);
   return place->second;
+}
+
+bool IsInBackward() {
+  return torch::autograd::get_current_graph_task_id() != -1;
+}
+
+bool RecordsGradients() {
+  return c10::GradMode::is_enabled();
 }
 
 OperatorWatch::OperatorWatch() {

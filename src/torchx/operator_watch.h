@@ -18,6 +18,10 @@ struct Site {
   std::int32_t parameter = -1;  // the caller's index; -1: none was used yet
 };
 
+// Of the current thread: whether it is in a backward pass, and whether operators are recorded.
+bool IsInBackward();
+bool RecordsGradients();
+
 class OperatorWatch {
  public:
   OperatorWatch();  // of the current thread, which has no other

@@ -81,7 +81,8 @@ void BumpVersion(const at::Tensor& parameter) {
 at::Tensor View(void* data, c10::IntArrayRef sizes, c10::ScalarType dtype, c10::Device device) {
   const auto options = at::TensorOptions().dtype(dtype).device(device);
   if (device.is_meta()) {  // not by at::empty, which counts as memory (torchx/storage_watch.h)
-    const auto bytes = c10::multiply_integers(sizes) * static_cast<std::int64_t>(elementSize(dtype));
+    const auto bytes =
+        c10::multiply_integers(sizes) * static_cast<std::int64_t>(elementSize(dtype));
     at::Tensor view = at::detail::make_tensor<c10::TensorImpl>(
         MakeAbsentStorage(bytes, device), c10::DispatchKeySet(c10::DispatchKey::Meta),
         options.dtype());

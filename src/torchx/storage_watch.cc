@@ -88,9 +88,8 @@ StorageWatch::StorageWatch(c10::DeviceType type, StorageListener& listener)
     TORCH_INTERNAL_ASSERT(meta_ear == nullptr, "two watches of one thread");
     meta_ear = report_->ear;
   } else {
-    report_->slot =
-        std::make_unique<c10::DebugInfoGuard>(c10::DebugInfoKind::PROFILER_STATE,
-                                              std::make_shared<Reports>(type, report_->ear));
+    report_->slot = std::make_unique<c10::DebugInfoGuard>(
+        c10::DebugInfoKind::PROFILER_STATE, std::make_shared<Reports>(type, report_->ear));
   }
 }
 

@@ -19,7 +19,8 @@ constexpr std::int64_t DivideUp(std::int64_t a, std::int64_t b) {
 
 std::int64_t PowerBelow(std::int64_t n, std::int64_t most) {
   if (n >= most) return most;
-  return static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(std::max<std::int64_t>(1, n))));
+  return static_cast<std::int64_t>(
+      std::bit_floor(static_cast<std::uint64_t>(std::max<std::int64_t>(1, n))));
 }
 
 struct Scratch {
@@ -47,8 +48,7 @@ Scratch ScratchOf(std::int64_t outputs, std::int64_t inputs, bool over_columns) 
   const bool splits_rows = values() >= height * kLeast || values() >= kMost;
   (splits_rows ? input_step : output_step) *= height;
   const std::int64_t grid = DivideUp(outputs / vector, output_step);
-  const std::int64_t wanted =
-      StandInMultiprocessors() * (kThreadsOfProcessor / (width * height));
+  const std::int64_t wanted = StandInMultiprocessors() * (kThreadsOfProcessor / (width * height));
   if (!splits_rows || values() < kMost || grid > wanted) return {};
   const std::int64_t blocks = std::max(std::min(DivideUp(wanted, grid), DivideUp(values(), kLeast)),
                                        DivideUp(values(), kMost));
@@ -65,10 +65,9 @@ Tensor SumOnMeta(const Tensor& self, at::OptionalIntArrayRef dim, bool keepdim,
   Tensor out = at::meta::sum(self, dim, keepdim, dtype);
   if (!ComputesOnCuda(self) || self.numel() == 0 || !self.is_contiguous()) return out;
   const bool over_all = !dim || dim->empty() || out.numel() == 1;
-  const bool over_last =
-      over_all || std::ranges::any_of(*dim, [&](std::int64_t d) {
-        return d == -1 || d == self.dim() - 1;
-      });
+  const bool over_last = over_all || std::ranges::any_of(*dim, [&](std::int64_t d) {
+                           return d == -1 || d == self.dim() - 1;
+                         });
   const Scratch scratch = ScratchOf(out.numel(), self.numel() / out.numel(), over_last);
   const auto bytes = self.options().dtype(at::kByte);
   const Tensor parts = at::empty({scratch.parts}, bytes);

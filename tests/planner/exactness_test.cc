@@ -100,7 +100,8 @@ MemoryPrediction Measured(const Job& job) {
   memory::Trace trace(&operators);
   EngineOptions options;
   options.trace = &trace;
-  Engine engine(NamedParameters(model->module()), job.settings(), Ranks::FromEnvironment(std::chrono::seconds(60)), options);
+  Engine engine(NamedParameters(model->module()), job.settings(),
+                Ranks::FromEnvironment(std::chrono::seconds(60)), options);
   std::int32_t index = 0;
   for (const auto& parameter : model->module().named_parameters()) {
     names.parameters.push_back(parameter.key());
@@ -134,7 +135,8 @@ std::vector<Job> Jobs() {
   shapes.push_back(plain);
   shapes.push_back(models::TinyLlamaConfig());
   shapes.push_back(models::TinyLlamaConfig({{"model_type", "mistral"}, {"sliding_window", 5}}));
-  shapes.push_back(models::TinyLlamaConfig({{"model_type", "qwen2"}, {"tie_word_embeddings", true}}));
+  shapes.push_back(
+      models::TinyLlamaConfig({{"model_type", "qwen2"}, {"tie_word_embeddings", true}}));
   std::vector<Job> jobs;
   for (const json& config : shapes) {
     for (const bool recompute : {false, true}) {

@@ -1,0 +1,60 @@
+"""`ullage plan`: does a job fit a device, what brings its peak, and what could be changed."""
+
+import json
+
+from conftest import run, run_well, write_config
+
+
+def plan(shop, *words, stage=0, **settings):
+    config = write_config(shop.new("config.json"), stage, **settings)
+    return json.loads(run_well("plan", "--model", shop.model / "config.json", "--config", config,
+                               "--seq", 16, "--json", *words).stdout)
+
+
+def lever(told, part):
+    return next(lever for lever in told["levers"] if part in lever["change"])
+
+
+def test_a_job_that_fits_says_how_much_is_left_and_where_its_peak_is(shop):
+    told = plan(shop, "--device", "a100-40g")
+    assert told["device"]["fits"] and told["device"]["name"] == "a100-40g"
+    assert told["prediction"]["device"] <= told["device"]["bytes"]
+    phases = {phase["phase"]: phase for phase in told["prediction"]["phases"]}
+    assert phases["backward"]["by_tag"]["activations"] > 0
+    assert sum(phases["backward"]["by_tag"].values()) == phases["backward"]["bytes"]
+    assert max(phase["bytes"] for phase in phases.values()) == told["prediction"]["peak"]
+    assert told["prediction"]["allocated"] >= told["prediction"]["peak"]
+    named = [held for held in told["prediction"]["largest"] if held["parameter"]]
+    assert any("encoder.layer" in held["parameter"] for held in named)
+
+
+def test_every_change_is_told_with_what_it_gains(shop):
+    told = plan(shop, "--device", "a100-40g")
+    before = told["prediction"]
+    assert lever(told, '{"stage": 2}')["prediction"]["device"] == before["device"]
+    smaller = lever(told, "train_micro_batch_size_per_gpu")["prediction"]
+    assert smaller["peak"] < before["peak"]
+    on_host = lever(told, "offload_optimizer")["prediction"]
+    assert on_host["peak"] < before["peak"] and on_host["host"] > before["host"]
+    divided = plan(shop, "--device", "a100-40g", "--ranks", 4)
+    after = lever(divided, '{"stage": 3}')["prediction"]
+    assert after["peak"] < divided["prediction"]["peak"]
+
+
+def test_a_job_that_does_not_fit_says_by_how_much(shop):
+    fits = plan(shop, "--device", "a100-40g")["prediction"]
+    config = write_config(shop.new("config.json"), 0)
+    words = ("plan", "--model", shop.model / "config.json", "--config", config, "--seq", 16)
+    told = run_well(*words, "--device", f"{fits['device'] - 1024}").stdout
+    assert "does not fit" in told and "over by 1.00 KiB" in told
+    assert "what could be changed" in told
+    told = run_well(*words, "--device", f"{fits['device'] + 1024}").stdout
+    assert "1.00 KiB to spare" in told
+
+
+def test_an_unknown_device_lists_the_known(shop):
+    config = write_config(shop.new("config.json"), 0)
+    done = run("plan", "--model", shop.model / "config.json", "--config", config, "--device",
+               "a100-41g")
+    assert done.returncode != 0
+    assert "a100-41g" in done.stderr and "a100-40g" in done.stderr
