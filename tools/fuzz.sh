@@ -24,7 +24,7 @@ mkdir -p "$out/$name.corpus" "$out/$name.found" "$out/objects"
 flags=(-std=c++20 -O1 -gline-tables-only "-fsanitize=fuzzer-no-link,address,undefined" -fno-sanitize-recover=all
        -Isrc -Iinclude -Itests/files -DFMT_HEADER_ONLY=1)
 objects=()
-for file in src/base/*.cc src/files/*.cc src/checkpoint/*.cc src/kernels/{cast,targets}.cc; do
+for file in src/base/*.cc src/files/*.cc src/checkpoint/*.cc src/kernels/{cast,cast_reference,targets}.cc; do
   object=$out/objects/$(basename "${file%.cc}").o
   objects+=("$object")
   newer=(-newer "$object" -print -quit)
