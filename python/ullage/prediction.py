@@ -1,6 +1,7 @@
 """What a step of any module would hold: the engine and the module's own forward, on Meta."""
 
 import copy
+import os
 import traceback
 
 import torch
@@ -128,10 +129,10 @@ def _to_meta(value):
 
 def _where(error):
     """The innermost line that is neither torch's nor ours."""
-    ours = (__name__.split(".")[0] + "/", "/torch/")
+    ours = tuple(os.path.dirname(path) + os.sep for path in (__file__, torch.__file__))
     frames = traceback.extract_tb(error.__traceback__)
     for frame in reversed(frames):
-        if not any(part in frame.filename for part in ours):
+        if not frame.filename.startswith(ours):
             return f"{frame.filename}:{frame.lineno}: {frame.line}"
     return "?"
 

@@ -196,6 +196,11 @@ void AddInspect(CLI::App* app, InspectArguments& a) {
   app->add_flag("--json", a.json, "print JSON");
 }
 
+void AddDoctor(CLI::App* app, DoctorArguments& a) {
+  Path(app, "--config", a.config, "FILE", "also say what is wrong in these settings (none)");
+  app->add_flag("--json", a.json, "print JSON");
+}
+
 }  // namespace
 
 ParsedArguments ParseArguments(int argc, char** argv) {
@@ -207,18 +212,23 @@ ParsedArguments ParseArguments(int argc, char** argv) {
   EvaluateArguments evaluate;
   ExportArguments convert;
   InspectArguments inspect;
+  DoctorArguments doctor;
   CLI::App* const commands[] = {
       app.add_subcommand("plan", "say how many bytes a training needs, without data or weights"),
       app.add_subcommand("train", "fine-tune a model on a token file"),
       app.add_subcommand("evaluate",
                          "loss and accuracy, or perplexity, of a model on a token file"),
       app.add_subcommand("export", "write a model's weights anew, checked, in another type"),
-      app.add_subcommand("inspect", "what a checkpoint holds, and whether it is complete")};
+      app.add_subcommand("inspect", "what a checkpoint holds, and whether it is complete"),
+      app.add_subcommand("doctor",
+                         "driver, devices, memory and limits of this machine, and what to "
+                         "do about them")};
   AddPlan(commands[0], plan);
   AddTrain(commands[1], train);
   AddEvaluate(commands[2], evaluate);
   AddExport(commands[3], convert);
   AddInspect(commands[4], inspect);
+  AddDoctor(commands[5], doctor);
 
   try {
     app.parse(argc, argv);
@@ -231,7 +241,8 @@ ParsedArguments ParseArguments(int argc, char** argv) {
   if (commands[1]->parsed()) return {train, 0};
   if (commands[2]->parsed()) return {evaluate, 0};
   if (commands[3]->parsed()) return {convert, 0};
-  return {inspect, 0};
+  if (commands[4]->parsed()) return {inspect, 0};
+  return {doctor, 0};
 }
 
 }  // namespace ullage::cli

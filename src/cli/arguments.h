@@ -79,8 +79,13 @@ struct InspectArguments {
   bool json = false;
 };
 
+struct DoctorArguments {
+  std::string config;  // a ds_config.json to read, too; empty: none
+  bool json = false;
+};
+
 using Command = std::variant<TrainArguments, PlanArguments, EvaluateArguments, ExportArguments,
-                             InspectArguments>;
+                             InspectArguments, DoctorArguments>;
 
 struct ParsedArguments {
   std::optional<Command> command;  // absent: help was printed, or the arguments are wrong

@@ -22,6 +22,7 @@ int Run(const Command& command, const CommandLine& words) {
     return RunEvaluate(*evaluate, words);
   }
   if (const auto* inspect = std::get_if<InspectArguments>(&command)) return RunInspect(*inspect);
+  if (const auto* doctor = std::get_if<DoctorArguments>(&command)) return RunDoctor(*doctor);
   return RunExport(std::get<ExportArguments>(command), words);
 }
 

@@ -19,6 +19,7 @@ int RunPlan(const PlanArguments& arguments);
 int RunEvaluate(const EvaluateArguments& arguments, const CommandLine& command_line);
 int RunExport(const ExportArguments& arguments, const CommandLine& command_line);
 int RunInspect(const InspectArguments& arguments);
+int RunDoctor(const DoctorArguments& arguments);  // 1 where it finds a problem
 
 // Starts the ranks that `--ranks` asks for and returns their exit code once they have ended. Absent
 // when this process is itself a rank, or the only one. Throws ConfigError when another launcher
