@@ -43,44 +43,40 @@ SHAPES = {  # batch, tokens, micro-steps
 }
 
 
+def job(name, family, shape, precision, **settings):
+    model, changes = FAMILIES[family]
+    batch, tokens, steps = shape
+    return {
+        "name": f"{family}_b{batch}_s{tokens}_x{steps}_{name}",
+        "model": model, "changes": changes, "batch": batch, "tokens": tokens,
+        "settings": {
+            "gradient_accumulation_steps": steps,
+            "optimizer": {"type": "AdamW", "params": {"lr": 1e-5}},
+            **settings,
+            **({precision: {"enabled": True}} if precision != "fp32" else {}),
+        },
+    }
+
+
 def jobs(families):
     for family in families:
-        model, changes = FAMILIES[family]
-        for batch, tokens, steps in SHAPES[family]:
+        for shape in SHAPES[family]:
             for placement, (zero, ullage) in PLACEMENTS.items():
                 for precision in ("bf16", "fp32") if placement == "resident" else ("bf16",):
-                    yield {
-                        "name": f"{family}_b{batch}_s{tokens}_x{steps}_{placement}_{precision}",
-                        "model": model, "changes": changes, "batch": batch, "tokens": tokens,
-                        "settings": {
-                            "gradient_accumulation_steps": steps,
-                            "optimizer": {"type": "AdamW", "params": {"lr": 1e-5}},
-                            "zero_optimization": zero,
-                            "ullage": {"cuda_graphs": "off", **ullage},
-                            **({precision: {"enabled": True}} if precision != "fp32" else {}),
-                        },
-                    }
+                    yield job(f"{placement}_{precision}", family, shape, precision,
+                              zero_optimization=zero, ullage={"cuda_graphs": "off", **ullage})
 
 
 def budgets(families, count):
     """Jobs with `ullage.device_memory` at random and no offload section: the plan decides."""
     draw = random.Random(1)
-    for number in range(count):
+    for _ in range(count):
         family = draw.choice(families)
-        model, changes = FAMILIES[family]
-        batch, tokens, steps = draw.choice(SHAPES[family])
+        shape = draw.choice(SHAPES[family])
         mib = int(1024 * 2 ** draw.uniform(0, 4))
         recompute = draw.choice(["block", "none"])
-        yield {
-            "name": f"{family}_b{batch}_s{tokens}_x{steps}_{recompute}_{mib}MiB",
-            "model": model, "changes": changes, "batch": batch, "tokens": tokens,
-            "settings": {
-                "gradient_accumulation_steps": steps,
-                "optimizer": {"type": "AdamW", "params": {"lr": 1e-5}},
-                "bf16": {"enabled": True},
-                "ullage": {"device_memory": f"{mib}MiB", "recompute": recompute},
-            },
-        }
+        yield job(f"{recompute}_{mib}MiB", family, shape, "bf16",
+                  ullage={"device_memory": f"{mib}MiB", "recompute": recompute})
 
 
 def main():
