@@ -138,13 +138,17 @@ void AddPlan(CLI::App* app, PlanArguments& a) {
   Path(app, "--model", a.model, "DIR_OR_CONFIG", "model directory, or its config.json alone")
       ->required();
   Path(app, "--config", a.config, "FILE", "settings: a ds_config.json")->required();
+  CLI::Option* train =
+      Path(app, "--train", a.train, "FILE",
+           "token file: plan for its longest record, and with --device say how many records of "
+           "which length fit (none)");
   Number(app, "--ranks", a.ranks, 1, kMostRanks, "ranks to plan for (1)");
   Number(app, "--rank", a.rank, 0, kMostRanks - 1, "rank to run dry, from 0 (0)");
   Number(app, "--micro-batch", a.micro_batch, std::int64_t{1}, std::int64_t{1'000'000},
          "records in one forward on one rank (as the settings say)");
-  Number(
-      app, "--sequence-length,--seq", a.sequence, std::int64_t{1}, std::int64_t{1'000'000},
-      "tokens of each record (128, for language models 1024; or the model's positions if fewer)");
+  Number(app, "--sequence-length,--seq", a.sequence, std::int64_t{1}, std::int64_t{1'000'000},
+         "tokens of each record (128, for language models 1024; or the model's positions if fewer)")
+      ->excludes(train);
   app->add_option(
          "--operator-bytes", a.operator_bytes,
          "of ullage.device_memory, what is kept for operators: activations, workspaces; as "

@@ -44,6 +44,7 @@ struct PlanArguments {
   bool cuda = false;
   std::string model;  // a model directory or a config.json
   std::string config;
+  std::string train;  // a token file whose lengths count; empty: none
   int ranks = 1;
   int rank = 0;
   std::int64_t micro_batch = 0;  // records; 0: as the settings say

@@ -6,13 +6,16 @@
 #include <cctype>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "base/bytes.h"
 #include "cli/commands.h"
 #include "cli/data_choice.h"
+#include "cli/plan_lengths.h"
 #include "cli/setup.h"
 #include "files/file_system.h"
 #include "planner/levers.h"
+#include "planner/micro_batch.h"
 #include "ullage/engine.h"
 #include "ullage/error.h"
 
@@ -145,7 +148,22 @@ struct Told {
   std::string plan_text, plan_json;
   std::vector<std::pair<std::string, std::int64_t>> peak;  // of each tag by itself, on all tiers
   std::int64_t micro_batch = 0;
+  std::optional<FileLengths> lengths;
+  std::vector<std::pair<std::int64_t, std::int64_t>> largest;  // tokens, records that fit
 };
+
+void PrintLengths(const Told& told, const std::string& device) {
+  if (!told.lengths) return;
+  const FileLengths& lengths = *told.lengths;
+  fmt::print(
+      "{} records: {} tokens at most, 95 % within {}, median {}, mean {:.1f}; {:.0f} % of "
+      "batches of {} would be padding if records were mixed\n",
+      lengths.records, lengths.longest, lengths.most, lengths.median, lengths.mean,
+      100 * lengths.padding, told.micro_batch);
+  for (const auto& [tokens, records] : told.largest) {
+    fmt::print("{} records of {} tokens fit into a forward on {}\n", records, tokens, device);
+  }
+}
 
 void PrintText(const PlanArguments& arguments, const planner::Job& job, const Told& told) {
   for (const std::string& line : told.start_lines) fmt::print("{}\n", line);
@@ -155,6 +173,7 @@ void PrintText(const PlanArguments& arguments, const planner::Job& job, const To
   PrintPhases(told.prediction);
   PrintVerdict(arguments, job.device, told.prediction);
   PrintLargest(told.prediction);
+  PrintLengths(told, job.device.name);
   PrintLevers(job.device, !arguments.device.empty(), told.prediction, told.levers);
 }
 
@@ -200,6 +219,16 @@ void PrintJson(const PlanArguments& arguments, const planner::Job& job, const To
                       {"bytes", job.device.memory},
                       {"fits", told.prediction.device() <= job.device.memory}};
   }
+  if (told.lengths) {
+    const FileLengths& lengths = *told.lengths;
+    json["lengths"] = {{"records", lengths.records}, {"longest", lengths.longest},
+                       {"most", lengths.most},       {"median", lengths.median},
+                       {"mean", lengths.mean},       {"padding", lengths.padding}};
+    json["largest_micro_batch"] = Json::array();
+    for (const auto& [tokens, records] : told.largest) {
+      json["largest_micro_batch"].push_back({{"tokens", tokens}, {"records", records}});
+    }
+  }
   Json levers = Json::array();
   for (const planner::Lever& lever : told.levers) {
     Json entry = {{"change", lever.change}, {"cost", lever.cost}};
@@ -241,6 +270,20 @@ int RunPlan(const PlanArguments& arguments) {
   job.sequence = arguments.sequence > 0 ? arguments.sequence : usual;
 
   Told told;
+  if (!arguments.train.empty()) {
+    told.lengths =
+        LengthsOf(arguments.train, *model, job.settings.ResolveBatchSizes(job.ranks).micro_batch);
+    job.sequence = told.lengths->longest;
+    if (!arguments.device.empty()) {
+      for (const std::int64_t tokens :
+           {told.lengths->longest, told.lengths->most, told.lengths->median}) {
+        if (!told.largest.empty() && told.largest.back().first == tokens) continue;
+        planner::Job of_length = job;
+        of_length.sequence = tokens;
+        told.largest.emplace_back(tokens, planner::LargestMicroBatch(of_length, job.device.memory));
+      }
+    }
+  }
   told.prediction = planner::Predict(job, [&](const Engine& engine) {
     told.start_lines = engine.StartLines();
     told.plan_text = engine.PlanText();

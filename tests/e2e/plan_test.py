@@ -52,6 +52,23 @@ def test_a_job_that_does_not_fit_says_by_how_much(shop):
     assert "1.00 KiB to spare" in told
 
 
+def test_a_file_says_which_lengths_to_plan_for_and_how_many_records_fit(shop):
+    config = write_config(shop.new("config.json"), 0, train_batch_size=4)
+    words = ("plan", "--model", shop.model / "config.json", "--config", config)
+    told = json.loads(run_well(*words, "--train", shop.train_file, "--json").stdout)
+    lengths = told["lengths"]
+    assert lengths["median"] <= lengths["most"] <= lengths["longest"] == told["sequence"]
+    assert 0 < lengths["padding"] < 1
+    one = json.loads(run_well(*words, "--seq", lengths["longest"], "--micro-batch", 3, "--device",
+                              "a100-40g", "--json").stdout)["prediction"]["device"]
+    fits = json.loads(run_well(*words, "--train", shop.train_file, "--device", one, "--json").stdout)
+    most = {entry["tokens"]: entry["records"] for entry in fits["largest_micro_batch"]}
+    assert most[lengths["longest"]] >= 3  # and more, where torch's segments have room
+    assert most[lengths["median"]] >= most[lengths["longest"]]
+    assert "tokens fit into a forward on" in run_well(*words, "--train", shop.train_file, "--device",
+                                                      one).stdout
+
+
 def test_an_unknown_device_lists_the_known(shop):
     config = write_config(shop.new("config.json"), 0)
     done = run("plan", "--model", shop.model / "config.json", "--config", config, "--device",
