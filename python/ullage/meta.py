@@ -54,9 +54,11 @@ def counted_kernels():
     """Nothing else may use Meta meanwhile: no torch.compile, no fake tensors."""
     getattr(registrations, _LIBRARY)._destroy()
     known = torch._C._dispatch_has_kernel_for_dispatch_key
-    missing = _register(lambda name: not known(name, "Meta"))
+    missing = None
     try:
+        missing = _register(lambda name: not known(name, "Meta"))
         yield
     finally:
-        missing._destroy()
+        if missing is not None:
+            missing._destroy()
         setattr(registrations, _LIBRARY, _register(lambda name: True))

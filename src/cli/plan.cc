@@ -89,11 +89,12 @@ std::string Place(const std::string& operation, const std::string& parameter) {
   return parameter.empty() ? operation : fmt::format("{} after {}", operation, parameter);
 }
 
-void PrintVerdict(const PlanArguments& arguments, const DeviceModel& device,
+void PrintVerdict(const PlanArguments& arguments, const planner::Job& job,
                   const MemoryPrediction& prediction) {
+  const DeviceModel& device = job.device;
   const PhaseBytes& highest = *std::ranges::max_element(prediction.phases, {}, &PhaseBytes::total);
   fmt::print("most in {}, at {}\n", highest.phase, Place(highest.operation, highest.parameter));
-  if (arguments.cuda) {
+  if (job.cuda) {
     fmt::print("torch's allocator: {} given out, {} reserved; outside it {}{}\n",
                FormatBytes(prediction.allocated), FormatBytes(prediction.reserved),
                FormatBytes(prediction.outside),
@@ -171,7 +172,7 @@ void PrintText(const PlanArguments& arguments, const planner::Job& job, const To
   fmt::print("at most, in a dry run of rank {}, {} records of {} tokens in a forward:\n",
              arguments.rank, told.micro_batch, job.sequence);
   PrintPhases(told.prediction);
-  PrintVerdict(arguments, job.device, told.prediction);
+  PrintVerdict(arguments, job, told.prediction);
   PrintLargest(told.prediction);
   PrintLengths(told, job.device.name);
   PrintLevers(job.device, !arguments.device.empty(), told.prediction, told.levers);

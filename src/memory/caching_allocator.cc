@@ -6,8 +6,12 @@
 #include <algorithm>
 #include <utility>
 
+#include "layout/unit.h"
+
 namespace ullage::memory {
 namespace {
+
+using layout::RoundUp;
 
 constexpr std::int64_t kGrain = 512;
 constexpr std::int64_t kMiB = std::int64_t{1} << 20;
@@ -17,10 +21,6 @@ constexpr std::int64_t kLargeRequest = 10 * kMiB;  // from here a segment is as 
 constexpr std::int64_t kLargeGrain = 2 * kMiB;
 // Of a segment that grows: addresses, more than any device has memory.
 constexpr std::int64_t kReach = std::int64_t{1} << 46;
-
-constexpr std::int64_t RoundUp(std::int64_t n, std::int64_t grain) {
-  return (n + grain - 1) / grain * grain;
-}
 
 }  // namespace
 

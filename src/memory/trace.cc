@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <optional>
-#include <stdexcept>
 
 namespace ullage::memory {
 
@@ -86,12 +85,6 @@ std::vector<Trace::Peak> Trace::Peaks() const {
     peaks.push_back(std::move(*peak));
   }
   return peaks;
-}
-
-Trace::Peak Trace::Highest() const {
-  const std::vector<Peak> peaks = Peaks();
-  if (peaks.empty()) throw std::out_of_range("a trace without events has no peak");
-  return *std::ranges::max_element(peaks, {}, &Peak::total);
 }
 
 }  // namespace ullage::memory

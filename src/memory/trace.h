@@ -64,8 +64,6 @@ class Trace final : public torchx::StorageListener, public LedgerListener {
 
   // Of each phase that there was, in the order of the phases. When nobody is followed any more.
   std::vector<Peak> Peaks() const;
-  // The largest of them. Throws std::out_of_range when nothing was seen.
-  Peak Highest() const;
   const std::vector<Event>& events() const { return events_; }
   const std::vector<Storage>& storages() const { return storages_; }
 

@@ -12,8 +12,8 @@ namespace {
 constexpr std::int64_t kMiB = std::int64_t{1} << 20;
 
 // Outside torch's allocator: measured on an H200 with torch 2.11.0+cu130 and the driver of its
-// machine, 2026-11-30 (benchmarks/results/gpu_step.md): context and modules after the first steps.
-// Other devices are taken to need the same, which is not measured. cuBLAS's workspace is the
+// machine, 2026-12-01 (benchmarks/results/prediction.md): context and modules after the first
+// steps. Other devices are taken to need the same, which is not measured. cuBLAS's workspace is the
 // one that the engine sets for repeatable products, 8 pieces of 4 MiB.
 constexpr std::int64_t kOutside = 757 * kMiB;
 constexpr std::int64_t kOutsideOfCopies = 12 * kMiB;

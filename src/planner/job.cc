@@ -40,12 +40,11 @@ MemoryPrediction Predict(const Job& job, const std::function<void(const Engine&)
   EngineOptions options;
   options.cuda = job.cuda;
   options.operator_bytes = job.operator_bytes;
+  options.default_no_decay = MakeModel(job)->no_decay_patterns();
   const auto parameters = [&] {
     model = MakeModel(job);
-    options.default_no_decay = model->no_decay_patterns();
     return NamedParameters(model->module());
   };
-  parameters();  // for the patterns
   return ullage::Predict(
       parameters, job.settings, Ranks::Imagined(job.rank, job.ranks), options, job.device,
       [&](Engine& engine) {

@@ -69,8 +69,7 @@ MemoryPrediction MemoryWatch::Stop() {
   Followed& followed = *followed_;
   followed.watch.reset();
   followed.names.operations = followed.operators.operations();
-  MemoryPrediction report;
-  if (!followed.trace.events().empty()) report = planner::Summarise(followed.trace, followed.names);
+  MemoryPrediction report = planner::Summarise(followed.trace, followed.names);
   followed_.reset();
   return report;
 }

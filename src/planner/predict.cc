@@ -1,14 +1,17 @@
 #include <ATen/core/Tensor.h>
 
-#include <numeric>
+#include <fmt/format.h>
+
 #include <optional>
 
+#include "base/bytes.h"
 #include "engine/parameter_list.h"
 #include "planner/prediction.h"
 #include "torchx/meta_kernels.h"
 #include "torchx/operator_watch.h"
 #include "torchx/stand_in.h"
 #include "torchx/storage_watch.h"
+#include "ullage/error.h"
 
 namespace ullage {
 namespace {
@@ -78,11 +81,19 @@ MemoryPrediction Predict(const std::function<ParameterList()>& parameters, const
     prediction = PredictOnce(parameters, settings, ranks, options, device, run);
     const std::int64_t over =
         prediction.reserved + *options.outside_bytes - *settings.ullage.device_memory;
-    if (over <= 0) break;
+    if (over <= 0) {
+      prediction.operators = options.operator_bytes;
+      return prediction;
+    }
     options.operator_bytes += over;
   }
-  prediction.operators = options.operator_bytes;
-  return prediction;
+  throw OutOfMemoryError(
+      fmt::format(
+          "ullage.device_memory: after {} plans torch's allocator would still need {}, {} in "
+          "all",
+          kTries, FormatBytes(prediction.reserved),
+          FormatBytes(prediction.reserved + *options.outside_bytes)),
+      "raise ullage.device_memory, or use a smaller train_micro_batch_size_per_gpu");
 }
 
 }  // namespace ullage

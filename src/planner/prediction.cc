@@ -117,13 +117,15 @@ class Workspaces {
 
 MemoryPrediction Summarise(const Trace& trace, const Names& names) {
   MemoryPrediction prediction;
-  const Trace::Peak highest = trace.Highest();
-  prediction.peak = highest.total;
-  for (const Trace::Peak& peak : trace.Peaks()) {
+  const std::vector<Trace::Peak> peaks = trace.Peaks();
+  const auto highest = std::ranges::max_element(peaks, {}, &Trace::Peak::total);
+  if (highest == peaks.end()) return prediction;
+  prediction.peak = highest->total;
+  for (const Trace::Peak& peak : peaks) {
     if (peak.phase == Phase::kIdle) continue;  // no more than the phases before and after
     prediction.phases.push_back(OfPeak(trace, peak, names));
   }
-  prediction.largest = Largest(trace, highest, names);
+  prediction.largest = Largest(trace, *highest, names);
   prediction.allocated = prediction.reserved = prediction.peak;
   return prediction;
 }

@@ -50,6 +50,8 @@ def test_a_job_that_does_not_fit_says_by_how_much(shop):
     assert "what could be changed" in told
     told = run_well(*words, "--device", f"{fits['device'] + 1024}").stdout
     assert "1.00 KiB to spare" in told
+    assert "torch's allocator" in told and "not measured there" in told
+    assert "not measured there" not in run_well(*words, "--device", "h200").stdout
 
 
 def test_a_file_says_which_lengths_to_plan_for_and_how_many_records_fit(shop):
