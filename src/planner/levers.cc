@@ -1,6 +1,7 @@
 #include "planner/levers.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <utility>
@@ -117,25 +118,32 @@ bool Fits(const Lever& lever, std::int64_t capacity) {
 // Recompute, a budget, then smaller and smaller micro-batches.
 std::optional<Lever> FirstCombination(const Job& job, std::int64_t capacity) {
   Job changed = job;
-  std::vector<std::string> changes;
+  std::vector<std::string> settings, costs;
   if (!changed.settings.recompute) {
     changed.settings.recompute = true;
-    changes.emplace_back("\"recompute\": \"block\"");
+    settings.emplace_back("\"recompute\": \"block\"");
+    costs.emplace_back(kRecomputes);
   }
   if (job.cuda && !HasOffload(job.settings)) {
     Bound(changed, capacity);
-    changes.push_back(fmt::format("\"device_memory\": \"{}MiB\"", capacity >> 20));
+    settings.push_back(fmt::format("\"device_memory\": \"{}MiB\"", capacity >> 20));
+    costs.emplace_back(kHostUpdates);
   }
-  std::string text = "\"ullage\": {";
-  for (const std::string& change : changes) text += (&change == &changes[0] ? "" : ", ") + change;
-  text += "}";
-  std::string batch;
-  while (true) {
-    Lever lever = Tried(text + batch, std::string(kRecomputes) + "; " + kHostUpdates, changed);
+  std::vector<std::string> changes;
+  if (!settings.empty()) {
+    changes.push_back(fmt::format("\"ullage\": {{{}}}", fmt::join(settings, ", ")));
+    Lever lever = Tried(changes.front(), fmt::format("{}", fmt::join(costs, "; ")), changed);
     if (Fits(lever, capacity)) return lever;
-    if (!HalveMicroBatch(changed)) return std::nullopt;
-    batch = ", " + BatchText(changed);
   }
+  costs.emplace_back("smaller products");
+  while (HalveMicroBatch(changed)) {
+    changes.resize(settings.empty() ? 0 : 1);
+    changes.push_back(BatchText(changed));
+    Lever lever = Tried(fmt::format("{}", fmt::join(changes, ", ")),
+                        fmt::format("{}", fmt::join(costs, "; ")), changed);
+    if (Fits(lever, capacity)) return lever;
+  }
+  return std::nullopt;
 }
 
 }  // namespace

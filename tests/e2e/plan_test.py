@@ -2,7 +2,7 @@
 
 import json
 
-from conftest import run, run_well, write_config
+from conftest import ROOT, run, run_well, write_config
 
 
 def plan(shop, *words, stage=0, **settings):
@@ -52,6 +52,31 @@ def test_a_job_that_does_not_fit_says_by_how_much(shop):
     assert "1.00 KiB to spare" in told
     assert "torch's allocator" in told and "not measured there" in told
     assert "not measured there" not in run_well(*words, "--device", "h200").stdout
+
+
+def test_where_no_single_change_fits_the_first_combination_is_told(tmp_path):
+    model = ROOT / "benchmarks/engine/models/bert-base.json"
+
+    def last(device, **settings):
+        config = tmp_path / "config.json"
+        config.write_text(json.dumps({"train_micro_batch_size_per_gpu": 64,
+                                      "optimizer": {"type": "AdamW"}, **settings}))
+        told = json.loads(run_well("plan", "--model", model, "--config", config, "--seq", 512,
+                                   "--device", device, "--json").stdout)
+        assert not told["device"]["fits"]
+        fits = [lever for lever in told["levers"] if "prediction" in lever and
+                lever["prediction"]["device"] <= told["device"]["bytes"]]
+        assert fits == told["levers"][-1:]
+        return fits[0]
+
+    both = last("2900MiB")
+    for part in ("recompute", "device_memory", "train_micro_batch_size_per_gpu"):
+        assert part in both["change"]
+    assert "runs twice" in both["cost"] and "smaller products" in both["cost"]
+    offloaded = {"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}}
+    batch_alone = last("2600MiB", ullage={"recompute": "block"}, **offloaded)
+    assert batch_alone["change"].startswith('"train_micro_batch_size_per_gpu"')
+    assert batch_alone["cost"] == "smaller products"
 
 
 def test_a_file_says_which_lengths_to_plan_for_and_how_many_records_fit(shop):
