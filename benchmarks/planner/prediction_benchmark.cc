@@ -37,6 +37,11 @@
 namespace {
 
 using Json = nlohmann::json;
+using ullage::memory::kPhaseNames;
+
+std::size_t Index(ullage::memory::Phase phase) {
+  return static_cast<std::size_t>(phase);
+}
 
 struct Job {
   std::string name, model;
@@ -47,6 +52,7 @@ struct Job {
 struct Options {
   bool cuda = true;
   bool dry = false;  // predict only
+  int times = 0;     // steps to time, instead of memory
   std::string events;
 };
 
@@ -130,6 +136,24 @@ void WriteEvents(const std::string& path, const ullage::memory::Trace& trace,
   }
 }
 
+void WriteWork(const std::string& path, const ullage::memory::WorkLog& work) {
+  std::ofstream file(path);
+  for (const auto& [phase, kernel, count] : work.kernels()) {
+    file << fmt::format("kernel {} {} {} {} {} {} {} {} {} {}\n", kPhaseNames[Index(phase)],
+                        static_cast<int>(kernel.kind), static_cast<int>(kernel.type),
+                        kernel.is_causal, kernel.batch, kernel.rows, kernel.columns, kernel.inner,
+                        kernel.bytes, count);
+  }
+  for (std::size_t p = 0; p < ullage::memory::kPhaseCount; ++p) {
+    const auto phase = static_cast<ullage::memory::Phase>(p);
+    file << fmt::format("calls {} {}", kPhaseNames[p], work.calls(phase));
+    for (std::size_t t = 0; t < ullage::memory::kTrafficCount; ++t) {
+      file << ' ' << work.bytes(phase, static_cast<ullage::memory::Traffic>(t));
+    }
+    file << '\n';
+  }
+}
+
 // Runs the job's steps with an engine, in a dry run or in earnest, followed by `trace`. `at_end` is
 // called while the engine is there.
 // `operator_bytes` 0: where there is a budget, they are measured.
@@ -145,6 +169,7 @@ void Follow(const Job& job, const ullage::Settings& settings, const Options& opt
   std::optional<ullage::torchx::OperatorWatch> operators;
   if (!options.events.empty()) operators.emplace();
   ullage::memory::Trace trace(operators ? &*operators : nullptr);
+  if (operators) operators->Tell(&trace.work());
   ullage::EngineOptions engine_options;
   engine_options.cuda = options.cuda;
   engine_options.dry_run = dry;
@@ -185,8 +210,79 @@ void Follow(const Job& job, const ullage::Settings& settings, const Options& opt
     names.operations = operators->operations();
     WriteEvents(fmt::format("{}/{}.{}", options.events, job.name, dry ? "predicted" : "measured"),
                 trace, names);
+    WriteWork(fmt::format("{}/{}.work", options.events, job.name), trace.work());
   }
   at_end();
+}
+
+// Milliseconds of a step, and of its parts where the device finishes each before the next.
+struct Times {
+  double step = 0, forward = 0, backward = 0, update = 0;
+};
+
+double Median(std::vector<double> values) {
+  std::ranges::sort(values);
+  return values[values.size() / 2];
+}
+
+Times MeasureTimes(const Job& job, const ullage::Settings& settings, int steps,
+                   std::int64_t operator_bytes, const std::shared_ptr<ullage::Ranks>& ranks) {
+  Ones ones;
+  const auto model = ModelOf(job, settings);
+  ullage::EngineOptions options;
+  options.cuda = true;
+  options.weights = &ones;
+  if (operator_bytes > 0) {
+    options.operator_bytes = operator_bytes;
+    const ullage::DeviceModel& device = ullage::FindDevice("h200");
+    options.outside_bytes = device.outside + device.outside_of_copies;
+  }
+  ullage::Engine engine(ullage::NamedParameters(model->module()), settings, ranks, options);
+  const c10::Device device = ullage::torchx::CurrentCuda();
+  const auto batch = BatchOf(job, model->task(), device);
+  std::vector<at::Tensor> inputs = {batch.input_ids, batch.labels};
+  if (batch.attention_mask.defined()) inputs.push_back(batch.attention_mask);
+  const auto finish = [&] { ullage::torchx::Queue::OfOperators(device).Finish(); };
+  std::vector<double> whole, forwards, backwards, updates;
+  const auto timed = [&](std::vector<double>& to, bool wait, const auto& body) {
+    const auto start = std::chrono::steady_clock::now();
+    body();
+    if (wait) finish();
+    to.push_back(std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start)
+                     .count());
+  };
+  const auto step = [&](bool apart) {
+    double forward = 0, backward = 0;
+    for (std::int64_t m = 0; m < engine.batch_sizes().accumulation_steps; ++m) {
+      if (!apart) {
+        engine.ForwardBackward(inputs, [&](const std::vector<at::Tensor>&) {
+          return std::vector<at::Tensor>{model->Loss(batch).loss};
+        });
+        continue;
+      }
+      at::Tensor loss;
+      timed(forwards, true,
+            [&] { loss = engine.Forward([&] { return model->Loss(batch).loss; }); });
+      timed(backwards, true, [&] { engine.Backward(loss); });
+      forward += forwards.back();
+      backward += backwards.back();
+    }
+    if (!apart) return void(engine.Step());
+    timed(updates, true, [&] { engine.Step(); });
+    forwards.back() = forward;
+    backwards.back() = backward;
+  };
+  for (int i = 0; i < 3; ++i) step(false);
+  finish();
+  // Steps in a row, as a run makes them: what one leaves behind overlaps with the next.
+  for (int i = 0; i < 3; ++i) {
+    timed(whole, true, [&] {
+      for (int s = 0; s < steps; ++s) step(false);
+    });
+    whole.back() /= steps;
+  }
+  for (int i = 0; i < 3; ++i) step(true);
+  return {Median(whole), forwards.back(), backwards.back(), updates.back()};
 }
 
 struct Measured {
@@ -256,9 +352,20 @@ std::string LineOf(const Json& entry, const Options& options) {
     if (!options.events.empty()) {
       Follow(job, settings, options, /*dry=*/true, /*operator_bytes=*/0, ranks, [] {});
     }
-    if (options.dry) return fmt::format("{:<36}{:>13}", job.name, predicted.allocated);
+    const ullage::StepTime expected = predicted.time.value_or(ullage::StepTime());
+    if (options.dry) {
+      return fmt::format("{:<36}{:>13}{:>13}{:>13}{:>11.3f} {}", job.name, predicted.allocated,
+                         predicted.reserved, predicted.operators, 1e3 * expected.total(),
+                         expected.bound);
+    }
     // Within a budget the run keeps what was predicted, to the byte.
     const std::int64_t operator_bytes = settings.ullage.device_memory ? predicted.operators : 0;
+    if (options.times > 0) {
+      const Times times = MeasureTimes(job, settings, options.times, operator_bytes, ranks);
+      return fmt::format("{:<36}{:>11.3f}{:>11.3f}{:>8.3f}{:>11.3f}{:>11.3f}{:>11.3f} {}", job.name,
+                         1e3 * expected.total(), times.step, 1e3 * expected.total() / times.step,
+                         times.forward, times.backward, times.update, expected.bound);
+    }
     const Measured measured = Measure(job, settings, options, operator_bytes, ranks);
     return fmt::format("{:<36}{:>13}{:>13}{:>9.4f}{:>13}{:>9.3f}{:>13}{:>9.3f}{:>6}{}", job.name,
                        predicted.allocated, measured.allocated,
@@ -281,6 +388,7 @@ int main(int argc, char** argv) {
     const std::string name = argv[i];
     if (name == "--dry") options.dry = true;
     if (name == "--cpu") options.cuda = false;
+    if (name == "--times" && i + 1 < argc) options.times = std::stoi(argv[++i]);
     if (name == "--only" && i + 1 < argc) only = argv[++i];
     if (name == "--events" && i + 1 < argc) options.events = argv[++i];
   }

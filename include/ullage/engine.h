@@ -136,6 +136,7 @@ struct EngineStatistics {
   std::int64_t allocations = 0;  // of memory by the engine; none are made once a run is under way
   std::int64_t recorded_launches = 0;  // of micro-steps as a whole
   double save_wait_ms = 0;  // that steps waited for, or copied for, saves in the background
+  bool records = false;     // whether ForwardBackward records micro-steps; of a dry run, would
 };
 
 struct SaveOptions {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -36,6 +37,18 @@ struct HeldTensors {
   std::string operation, parameter;
 };
 
+// Seconds of a step, as a machine of `MachineRates` needs them.
+struct StepTime {
+  double forward = 0;  // of all micro-steps together, with what of the update the first waits for
+  double backward = 0;
+  double step = 0;  // the update, as far as nothing goes on beside it
+  // What the most of it waits for: "operators", "launches" (of kernels, by the CPU), "copies"
+  // (between host and device), "the host" (its updates and sums), "disk" or "peers".
+  std::string bound;
+
+  double total() const { return forward + backward + step; }
+};
+
 struct MemoryPrediction {
   std::vector<PhaseBytes> phases;    // in their order; those that there were
   std::vector<HeldTensors> largest;  // largest first
@@ -50,8 +63,29 @@ struct MemoryPrediction {
   std::int64_t outside = 0;  // of the device, outside torch's allocator: context, modules
   std::int64_t host = 0;     // by the plan: bytes with a home on the host beside CUDA
   std::int64_t disk = 0;
+  std::optional<StepTime> time;  // on CUDA
 
   std::int64_t device() const { return reserved + outside; }
+};
+
+// How fast a device and its host are. Operations and bytes are those of a second.
+struct MachineRates {
+  struct Attention {
+    double forward = 0, gradient = 0;
+  };
+  double product16 = 0, product32 = 0;  // a multiplication and an addition are two operations
+  // Kernels of attention: the flash one (at 128 elements for a head), the memory-efficient one in
+  // 16 bit and in fp32.
+  Attention flash, efficient16, efficient32;
+  double memory = 0, cache = 0;  // of kernels that pass much, and of those that stay in the cache
+  double update = 0;             // of an optimizer's step and of sums of gradients on the device
+  double copies = 0;             // from page-locked memory to the device, or back
+  double peers = 0;              // from other ranks
+  double host_update = 0;        // of state on the host, by its cores and through the device
+  double host_sums = 0, host_norm = 0;
+  double disk = 0;
+  double kernel = 0;  // seconds that each takes at least
+  double call = 0;    // seconds of the CPU for each operator and node of the graph
 };
 
 // A CUDA device to predict for.
@@ -64,12 +98,17 @@ struct DeviceModel {
   // Of matrix products, in torch's allocator, of each thread that makes some (the caller's and
   // autograd's): cuBLAS's, and cuBLASLt's once a bias is added within a product.
   std::int64_t workspace = 0, bias_workspace = 0;
-  bool is_measured = false;  // `outside` and `workspace`; else taken from the H200
+  MachineRates rates;
+  bool is_measured = false;  // all of it; else derived from the H200's, which was
 };
 
 // By name ("a100-40g", "h200", ...). Throws ConfigError that lists them.
 ULLAGE_API const DeviceModel& FindDevice(const std::string& name);
 ULLAGE_API const std::vector<DeviceModel>& KnownDevices();
+// Of a device that is there: the known one that its driver's name ("NVIDIA A100-SXM4-40GB") and
+// memory tell of, else one that is taken to be like the H200, and not measured.
+ULLAGE_API DeviceModel ModelOfDevice(const std::string& name, std::int64_t memory,
+                                     int multiprocessors);
 
 // Runs `run`, a few micro-steps and a Step, with an engine in a dry run. `parameters` are those of
 // a model on the Meta device, of no use afterwards; `ranks` may be imagined. With

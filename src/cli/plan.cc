@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "base/bytes.h"
+#include "cli/choice.h"
 #include "cli/commands.h"
 #include "cli/data_choice.h"
 #include "cli/plan_lengths.h"
@@ -89,6 +90,16 @@ std::string Place(const std::string& operation, const std::string& parameter) {
   return parameter.empty() ? operation : fmt::format("{} after {}", operation, parameter);
 }
 
+void PrintTime(const planner::Job& job, const StepTime& time) {
+  const BatchSizes sizes = job.settings.ResolveBatchSizes(job.ranks);
+  const double tokens = static_cast<double>(sizes.train_batch * job.sequence);
+  fmt::print(
+      "a step: about {:.3g} s (forward {:.3g}, backward {:.3g}, update {:.3g}), most of it for {}; "
+      "{:.0f} tokens a second{}\n",
+      time.total(), time.forward, time.backward, time.step, time.bound, tokens / time.total(),
+      job.device.is_measured ? "" : " (by its data sheet and the H200's measured rates)");
+}
+
 void PrintVerdict(const PlanArguments& arguments, const planner::Job& job,
                   const MemoryPrediction& prediction) {
   const DeviceModel& device = job.device;
@@ -100,6 +111,7 @@ void PrintVerdict(const PlanArguments& arguments, const planner::Job& job,
                FormatBytes(prediction.outside),
                device.is_measured ? "" : " (assumed, as on an H200: not measured there)");
   }
+  if (prediction.time) PrintTime(job, *prediction.time);
   if (prediction.host > 0) fmt::print("host: {}\n", FormatBytes(prediction.host));
   if (prediction.disk > 0) fmt::print("disk: {}\n", FormatBytes(prediction.disk));
   if (arguments.device.empty()) return;
@@ -138,20 +150,36 @@ void PrintLevers(const DeviceModel& device, bool with_device, const MemoryPredic
     if (with_device) verdict = after.device() <= device.memory ? ", fits" : ", does not fit";
     fmt::print("      {} on the device{}", Gain(before.device(), after.device()), verdict);
     if (after.host != before.host) fmt::print("; {} on the host", Gain(before.host, after.host));
-    fmt::print("; costs: {}\n", lever.cost);
+    if (before.time && after.time) {
+      fmt::print("; a step takes {:.2f} times as long", after.time->total() / before.time->total());
+    }
+    fmt::print("; {}\n", lever.cost);
   }
 }
 
 struct Told {
   MemoryPrediction prediction;
   std::vector<planner::Lever> levers;
-  std::vector<std::string> start_lines;
+  std::vector<std::string> choice, start_lines;
   std::string plan_text, plan_json;
   std::vector<std::pair<std::string, std::int64_t>> peak;  // of each tag by itself, on all tiers
   std::int64_t micro_batch = 0;
   std::optional<FileLengths> lengths;
   std::vector<std::pair<std::int64_t, std::int64_t>> largest;  // tokens, records that fit
 };
+
+// As a training would.
+void ChooseWhatIsOpen(planner::Job& job, Told& told) {
+  if (!job.cuda || !job.settings.ullage.device_memory || job.operator_bytes > 0) return;
+  planner::Freedom freedom = planner::LeftOpen(job.settings);
+  freedom.stage &= job.ranks > 1;
+  if (!freedom.micro_batch && !freedom.recompute && !freedom.stage) return;
+  const planner::Found found =
+      planner::FindFastest(job, freedom, *job.settings.ullage.device_memory);
+  if (!found.best) return;  // the error of what was asked for says why
+  Adopt(found.best->job, job.settings);
+  told.choice = ChoiceLines(found, *job.settings.ullage.device_memory);
+}
 
 void PrintLengths(const Told& told, const std::string& device) {
   if (!told.lengths) return;
@@ -167,6 +195,7 @@ void PrintLengths(const Told& told, const std::string& device) {
 }
 
 void PrintText(const PlanArguments& arguments, const planner::Job& job, const Told& told) {
+  for (const std::string& line : told.choice) fmt::print("{}\n", line);
   for (const std::string& line : told.start_lines) fmt::print("{}\n", line);
   fmt::print("{}", told.plan_text);
   fmt::print("at most, in a dry run of rank {}, {} records of {} tokens in a forward:\n",
@@ -199,11 +228,19 @@ Json ToJson(const MemoryPrediction& prediction) {
                        {"operation", held.operation},
                        {"parameter", held.parameter}});
   }
-  return {{"peak", prediction.peak},         {"allocated", prediction.allocated},
-          {"reserved", prediction.reserved}, {"outside", prediction.outside},
-          {"device", prediction.device()},   {"host", prediction.host},
-          {"disk", prediction.disk},         {"phases", std::move(phases)},
-          {"largest", std::move(largest)}};
+  Json json = {{"peak", prediction.peak},         {"allocated", prediction.allocated},
+               {"reserved", prediction.reserved}, {"outside", prediction.outside},
+               {"device", prediction.device()},   {"host", prediction.host},
+               {"disk", prediction.disk},         {"phases", std::move(phases)},
+               {"largest", std::move(largest)}};
+  if (prediction.time) {
+    json["seconds"] = {{"step", prediction.time->total()},
+                       {"forward", prediction.time->forward},
+                       {"backward", prediction.time->backward},
+                       {"update", prediction.time->step},
+                       {"bound", prediction.time->bound}};
+  }
+  return json;
 }
 
 void PrintJson(const PlanArguments& arguments, const planner::Job& job, const Told& told) {
@@ -214,6 +251,7 @@ void PrintJson(const PlanArguments& arguments, const planner::Job& job, const To
                {"sequence", job.sequence},
                {"peak_bytes", std::move(peak)},
                {"plan", Json::parse(told.plan_json)},
+               {"chosen", told.choice},
                {"prediction", ToJson(told.prediction)}};
   if (!arguments.device.empty()) {
     json["device"] = {{"name", job.device.name},
@@ -285,6 +323,7 @@ int RunPlan(const PlanArguments& arguments) {
       }
     }
   }
+  ChooseWhatIsOpen(job, told);
   told.prediction = planner::Predict(job, [&](const Engine& engine) {
     told.start_lines = engine.StartLines();
     told.plan_text = engine.PlanText();

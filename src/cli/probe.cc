@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/bytes.h"
+#include "cli/choice.h"
 #include "cli/device_batch.h"
 
 namespace ullage::cli {
@@ -25,36 +26,47 @@ data::Batch LargestBatch(const TrainArguments& arguments, const models::Model& m
       batch, {std::max<std::int64_t>(1, arguments.pad_to_multiple_of), model.max_positions()});
 }
 
-}  // namespace
-
-std::int64_t OperatorBytes(const TrainArguments& arguments, const TrainSetup& setup,
-                           const std::shared_ptr<Ranks>& ranks, const EngineOptions& options) {
-  if (!options.cuda || !setup.settings.ullage.device_memory) return 0;
+std::int64_t Measure(const TrainArguments& arguments, const TrainSetup& setup,
+                     const std::shared_ptr<Ranks>& ranks, const EngineOptions& options) {
   const auto model = ModelOnMeta(arguments.model, setup.model->num_labels());
   model->module().train();
   model->set_recompute(setup.settings.recompute);
-  std::int64_t records = 0, tokens = 0;
-  const std::int64_t bytes = MeasureOperatorBytes(
+  return MeasureOperatorBytes(
       NamedParameters(model->module()), setup.settings, ranks, options, [&](Engine& engine) {
         const c10::Device device = DeviceFor(options.cuda);  // the engine has chosen it
-        const data::Batch batch =
-            LargestBatch(arguments, *model, *setup.train, setup.batch_sizes.micro_batch);
-        records = batch.records;
-        tokens = batch.input_ids.size(1);
-        const models::Batch inputs = OnDevice(batch, device);
+        const models::Batch inputs = OnDevice(
+            LargestBatch(arguments, *model, *setup.train, setup.batch_sizes.micro_batch), device);
         engine.Backward(engine.Forward([&] { return model->Loss(inputs).loss; }));
         if (!setup.eval) return;
         model->module().eval();
         const at::NoGradGuard no_grad;
-        const std::int64_t eval_records =
+        const std::int64_t records =
             arguments.eval_batch > 0 ? arguments.eval_batch : setup.batch_sizes.micro_batch;
-        model->Loss(OnDevice(LargestBatch(arguments, *model, *setup.eval, eval_records), device));
+        model->Loss(OnDevice(LargestBatch(arguments, *model, *setup.eval, records), device));
       });
-  if (ranks->rank() == 0) {
-    fmt::print("measured for ullage.device_memory: operators need {} for {} records of {} tokens\n",
-               FormatBytes(bytes), records, tokens);
+}
+
+}  // namespace
+
+void KeepRoomForOperators(const TrainArguments& arguments, const TrainSetup& setup,
+                          const std::shared_ptr<Ranks>& ranks, EngineOptions& options) {
+  if (!options.cuda || !setup.settings.ullage.device_memory) return;
+  LongestRecords longest{LongestOf(arguments, *setup.train, *setup.model)};
+  if (setup.eval) longest.eval = LongestOf(arguments, *setup.eval, *setup.model);
+  const planner::Job job =
+      JobOf(arguments, setup.settings, *ranks, longest, setup.model->num_labels());
+  const char* how = "predicted";
+  if (job.device.is_measured) {
+    options.operator_bytes = planner::Predict(job).operators;
+    options.outside_bytes = job.device.outside + job.device.outside_of_copies;
+  } else {
+    how = "measured";
+    options.operator_bytes = Measure(arguments, setup, ranks, options);
   }
-  return bytes;
+  if (ranks->rank() == 0) {
+    fmt::print("{} for ullage.device_memory: operators need {} for {} records of {} tokens\n", how,
+               FormatBytes(options.operator_bytes), setup.batch_sizes.micro_batch, longest.train);
+  }
 }
 
 }  // namespace ullage::cli

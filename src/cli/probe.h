@@ -1,4 +1,4 @@
-// What operators need on the device, measured before a training with a budget begins.
+// What a training with a budget needs to know before it begins.
 #pragma once
 
 #include <cstdint>
@@ -10,10 +10,11 @@
 
 namespace ullage::cli {
 
-// EngineOptions::operator_bytes for the run: one forward and backward of its largest micro-batch,
-// and a forward of the largest batch of its evaluations. Collective. 0 without
-// ullage.device_memory and on the CPU, where nothing is run.
-std::int64_t OperatorBytes(const TrainArguments& arguments, const TrainSetup& setup,
-                           const std::shared_ptr<Ranks>& ranks, const EngineOptions& options);
+// Sets in `options` what a plan within ullage.device_memory keeps free for one forward and backward
+// of the largest micro-batch, for a forward of the largest batch of the evaluations, and for what
+// lies outside torch's allocator: predicted where the device was measured (DeviceModel), else
+// measured now. Collective. Does nothing without a budget and on the CPU.
+void KeepRoomForOperators(const TrainArguments& arguments, const TrainSetup& setup,
+                          const std::shared_ptr<Ranks>& ranks, EngineOptions& options);
 
 }  // namespace ullage::cli

@@ -10,6 +10,7 @@
 
 #include "checkpoint/checkpoint_folder.h"
 #include "cli/agreement.h"
+#include "cli/choice.h"
 #include "cli/commands.h"
 #include "cli/evaluation.h"
 #include "cli/interrupt.h"
@@ -90,6 +91,7 @@ class Training {
     });
     const std::optional<std::string> resume_path = FindResumePath();
     Together(ranks_->comm(), [&] {
+      choice_lines_ = ChooseWithinBudget(fs_, arguments_, *ranks_, settings);
       setup_ = std::make_unique<TrainSetup>(fs_, arguments_, settings, ranks_->world_size(),
                                             resume_path);
     });
@@ -116,6 +118,7 @@ class Training {
   void PrintStart() const {
     if (!is_first()) return;
     for (const std::string& line : resume_lines_) fmt::print("{}\n", line);
+    for (const std::string& line : choice_lines_) fmt::print("{}\n", line);
     fmt::print("{}", config::PrintEffective(setup_->settings));
     for (const std::string& line : setup_->Lines(ranks_->world_size())) fmt::print("{}\n", line);
     fmt::print("precision: {}; {} threads a rank; seed {}\n", Name(setup_->settings.precision),
@@ -132,7 +135,7 @@ class Training {
     if (arguments_.save_every > 0) options.save_buffer_bytes = arguments_.save_buffer;
     setup_->model->set_recompute(setup_->settings.recompute);
     options.default_no_decay = setup_->model->no_decay_patterns();
-    options.operator_bytes = OperatorBytes(arguments_, *setup_, ranks_, options);
+    KeepRoomForOperators(arguments_, *setup_, ranks_, options);
     const std::int64_t before = memory::ResidentBytes();
     engine_ = std::make_unique<Engine>(NamedParameters(setup_->model->module()), setup_->settings,
                                        ranks_, options);
@@ -252,7 +255,7 @@ class Training {
   std::unique_ptr<TrainSetup> setup_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<MetricsFile> metrics_;
-  std::vector<std::string> resume_lines_;
+  std::vector<std::string> resume_lines_, choice_lines_;
   std::int64_t load_raised_bytes_ = 0;
 };
 

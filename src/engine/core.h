@@ -42,6 +42,7 @@ struct Engine::Core {
   optim::DiskPlace StatePlace() const;
   void NoteStateOnDisk();
   void UpdateWeights(const optim::StepParameters& with);
+  void NoteUpdateTraffic();
   void ListenToOutsidePasses();
   // Before the operators of a forward: the seed of their random numbers.
   std::uint64_t BeginForward();

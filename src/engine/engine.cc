@@ -146,7 +146,29 @@ bool Engine::IsAccumulationBoundary() const {
   return core_->backwards >= core_->batch_sizes.accumulation_steps;
 }
 
+// For the time of a step, which a dry run tells.
+void Engine::Core::NoteUpdateTraffic() {
+  for (std::size_t u = 0; u < plan.units.size(); ++u) {
+    const plan::UnitPlan& unit = plan.units[u];
+    if (!unit.unit.trainable) continue;
+    const auto index = static_cast<int>(u);
+    const bool is_beside = plan.IsUpdatedBeside(index);
+    memory.ledger().Passed(unit.state_on_disk ? memory::Traffic::kDiskUpdate
+                           : is_beside        ? memory::Traffic::kHostUpdate
+                                              : memory::Traffic::kUpdate,
+                           plan.UpdateBytes(index));
+    if (is_beside && plan.sums_dtype(index) == DType::kFloat32) {
+      memory.ledger().Passed(memory::Traffic::kHostNorm, 4 * plan.HeldNumel(index));
+    }
+    if (is_beside && unit.resident) {
+      memory.ledger().Passed(memory::Traffic::kUp,
+                             plan.HeldNumel(index) * ElementBytes(unit.unit.dtype));
+    }
+  }
+}
+
 void Engine::Core::UpdateWeights(const optim::StepParameters& with) {
+  if (memory.is_dry()) NoteUpdateTraffic();
   store->BeginUpdate();
   std::vector<int> units;
   for (std::size_t u = 0; u < plan.units.size(); ++u) {
@@ -356,9 +378,9 @@ std::int64_t Engine::planned_bytes_on(std::string_view tier) const {
 
 EngineStatistics Engine::statistics() const {
   const params::GatherStatistics gathers = core_->store->statistics();
-  return {gathers.gathers,        gathers.gathered_bytes,      gathers.ahead,
-          gathers.overflows,      core_->memory.allocations(), core_->recorded->launches(),
-          core_->saver->wait_ms()};
+  return {gathers.gathers,         gathers.gathered_bytes,      gathers.ahead,
+          gathers.overflows,       core_->memory.allocations(), core_->recorded->launches(),
+          core_->saver->wait_ms(), core_->recorded->records()};
 }
 
 std::vector<std::string> Engine::StartLines() const {

@@ -5,6 +5,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "base/log.h"
@@ -16,6 +18,22 @@ namespace {
 
 // Each holds a few MiB on the host and on the device for its kernels' arguments.
 constexpr std::size_t kMostPasses = 128;
+constexpr std::int64_t kPassBytes = 8 << 20;
+
+// Note [Room for recordings]
+// All recordings share one pool of torch's allocator, which grows to what operators need for the
+// largest of them. A micro-step of a shape that was not recorded yet runs beside it and needs as
+// much again. What the kernels' arguments of each take lies outside torch's allocator.
+std::size_t MostPasses(const Engine::Core& core) {
+  const plan::Plan& plan = core.plan;
+  if (plan.device_budget == 0) return kMostPasses;
+  if (plan.operator_bytes == 0) return 0;  // not known
+  const plan::TagBytes engine = plan.BytesOfRank(core.ranks->rank(), plan::Tier::kDevice);
+  const std::int64_t room = plan.device_budget - plan.outside_bytes - 2 * plan.operator_bytes -
+                            std::accumulate(engine.begin(), engine.end(), std::int64_t{0});
+  return static_cast<std::size_t>(
+      std::clamp<std::int64_t>(room / kPassBytes, 0, static_cast<std::int64_t>(kMostPasses)));
+}
 
 std::string WhyNot(const Engine::Core& core) {
   const plan::Plan& plan = core.plan;
@@ -26,8 +44,8 @@ std::string WhyNot(const Engine::Core& core) {
     }
   }
   if (core.settings.recompute) return "blocks are recomputed (ullage.recompute)";
-  if (plan.device_budget > 0) {
-    return "recordings have memory of their own, which ullage.device_memory does not count";
+  if (plan.device_budget > 0 && MostPasses(core) == 0) {
+    return "recordings have memory of their own, for which ullage.device_memory leaves no room";
   }
   return "";
 }
@@ -47,13 +65,15 @@ std::string KeyOf(const std::vector<at::Tensor>& inputs) {
 
 RecordedPasses::RecordedPasses(Engine::Core& core) : core_(core) {
   const CudaGraphs wanted = core.settings.ullage.cuda_graphs;
-  if (wanted == CudaGraphs::kOff || core.memory.is_dry()) return;
+  if (wanted == CudaGraphs::kOff) return;
   std::string reason = core.memory.is_cuda() ? WhyNot(core) : "operators run on the CPU";
   if (wanted == CudaGraphs::kOn && !reason.empty()) {
     throw ConfigError("ullage.cuda_graphs: \"on\" cannot be, because " + reason,
                       "set it to \"auto\" or \"off\"");
   }
-  if (!core.memory.is_cuda()) return;
+  records_ = reason.empty();
+  most_passes_ = MostPasses(core);
+  if (!core.memory.is_cuda() || core.memory.is_dry()) return;
   if (!reason.empty()) {
     why_not_ = std::move(reason);
     return;
@@ -108,13 +128,13 @@ void RecordedPasses::Begin() {
 RecordedPasses::Pass* RecordedPasses::FindPass(const std::string& key) {
   const auto found = passes_.find(key);
   if (found != passes_.end()) return &found->second;
-  if (passes_.size() < kMostPasses) {
+  if (passes_.size() < most_passes_) {
     passes_.emplace(key, Pass());  // it may never come again
   } else if (!std::exchange(warned_of_shapes_, true)) {
     LogWarn("engine",
             fmt::format("micro-steps have more than {} shapes: those of others are "
                         "launched kernel by kernel; padding to a multiple makes them fewer",
-                        kMostPasses));
+                        most_passes_));
   }
   return nullptr;
 }

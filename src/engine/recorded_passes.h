@@ -34,6 +34,8 @@ class RecordedPasses {
   explicit RecordedPasses(Engine::Core& core);
 
   std::int64_t launches() const { return launches_; }
+  // Whether passes are recorded; in a dry run, whether a run's would be.
+  bool records() const { return records_ && !gave_up_; }
 
   // A micro-step of the engine, recorded or not: Engine::ForwardBackward. On CUDA the first one
   // says why none will be recorded, unless the settings ask for that.
@@ -69,6 +71,8 @@ class RecordedPasses {
   double scale_ = 0;                            // of their losses
   std::int64_t layout_ = 0;                     // of the sums that they write to
   std::int64_t launches_ = 0;
+  std::size_t most_passes_ = 0;
+  bool records_ = false;
   bool has_begun_ = false;
   bool gave_up_ = false;
   bool warned_of_shapes_ = false;

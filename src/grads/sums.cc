@@ -72,7 +72,19 @@ void Sums::Add(int parameter, int unit, const layout::Member& member, const at::
   const at::Tensor dense = gradient.contiguous();
   const bool on_device = memory_.OnCuda(TierOf(unit));
   if (memory_.is_dry()) {
-    if (on_device) HoldDry(parameter, dense, sums.dtype);
+    const auto bytes = static_cast<std::int64_t>(dense.nbytes());
+    if (on_device) {
+      HoldDry(parameter, dense, sums.dtype);
+      const std::int64_t passes = sums.dtype == DType::kFloat32 ? 2 : 1;
+      memory_.ledger().Passed(memory::Traffic::kGradients,
+                              bytes + passes * ElementBytes(sums.dtype) * dense.numel());
+    } else {
+      memory_.ledger().Passed(memory::Traffic::kDown, bytes);
+      if (sums.dtype == DType::kFloat32) {
+        const std::int64_t passes = is_first && IsOverwritten(unit) ? 1 : 2;
+        memory_.ledger().Passed(memory::Traffic::kHostSums, bytes + passes * 4 * dense.numel());
+      }
+    }
     return;
   }
   if (sums.dtype != DType::kFloat32) {

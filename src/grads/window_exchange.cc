@@ -82,7 +82,7 @@ class WindowExchange final : public SliceExchange {
       unit.overflow = memory::Buffer();
     }
     unit.sent = true;
-    if (memory_.is_dry()) return;
+    if (memory_.is_dry()) return NoteTraffic(index);
     Descriptor(index) = {backward_, has_gradients ? unit.place.offset : plan::kAllZero};
     window_.SignalAfter(has_gradients ? Operators() : torchx::Queue(),
                         window_plan_.published(index), backward_);
@@ -200,6 +200,15 @@ class WindowExchange final : public SliceExchange {
           fmt::format("gradients of '{}' in backward pass {}", NameOf(index), backward_).c_str());
     }
     Consume(index);
+  }
+
+  void NoteTraffic(int index) {
+    const plan::UnitPlan& unit = plan_.units[Index(index)];
+    const std::int64_t slice = unit.unit.slice_numel * ElementBytes(unit.unit.dtype);
+    memory_.ledger().Passed(memory::Traffic::kFromPeers, slice * (plan_.world_size - 1));
+    memory_.ledger().Passed(
+        unit.home == plan::Tier::kDevice ? memory::Traffic::kGradients : memory::Traffic::kDown,
+        slice * plan_.world_size);
   }
 
   // Every rank has published the unit: adds this rank's slice of each to the sums, in rank order.

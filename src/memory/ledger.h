@@ -18,12 +18,28 @@ using plan::Tag;
 using plan::Tier;
 using TagBytes = std::array<std::int64_t, plan::kTagCount>;
 
+// Bytes that the engine has to bring from one place to another, or to read and write where they
+// are.
+enum class Traffic : std::uint8_t {
+  kUp,          // from the host to the device
+  kDown,        // and back
+  kFromPeers,   // from other ranks
+  kGradients,   // passed where operators run to bring gradients into their sums
+  kUpdate,      // passed where operators run by an update of what lies there
+  kHostUpdate,  // of what lies on the host, with the device elsewhere
+  kDiskUpdate,  // on disk
+  kHostSums,    // passed on the host to add gradients to sums there
+  kHostNorm,    // read there for their norm
+};
+inline constexpr std::size_t kTrafficCount = 9;
+
 // Hears of every change of a ledger, in order, one at a time.
 class LedgerListener {
  public:
   virtual ~LedgerListener() = default;
   virtual void Changed(Tag tag, std::int64_t bytes, Tier tier) = 0;
   virtual void Entered(Phase phase) = 0;
+  virtual void Passed(Traffic traffic, std::int64_t bytes) = 0;
 };
 
 // One for each engine, so one for each rank. Thread-safe.
@@ -34,6 +50,10 @@ class Ledger {
 
   void Add(Tag tag, std::int64_t bytes, Tier tier = Tier::kDevice);
   void Subtract(Tag tag, std::int64_t bytes, Tier tier = Tier::kDevice);
+  // Tells the listener, if there is one. A dry run does, a run in part.
+  void Passed(Traffic traffic, std::int64_t bytes) {
+    if (listener_ != nullptr) listener_->Passed(traffic, bytes);
+  }
   // What is allocated from now on is counted under `phase`; returns the phase before.
   Phase Enter(Phase phase);
 

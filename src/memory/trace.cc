@@ -23,6 +23,7 @@ void Trace::Allocated(const void* storage, std::int64_t bytes) {
                        .born_in = stretch_,
                        .phase = phase_});
   held_[storage] = index;
+  work_.Allocated(bytes);
   Note(bytes, index, Tag::kData);
 }
 
@@ -43,10 +44,16 @@ void Trace::Changed(Tag tag, std::int64_t bytes, Tier tier) {
   Note(bytes, -1, tag);
 }
 
+void Trace::Passed(Traffic traffic, std::int64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  work_.Passed(traffic, bytes);
+}
+
 void Trace::Entered(Phase phase) {
   const std::lock_guard lock(mutex_);
   if (phase != phase_) ++stretch_;
   phase_ = phase;
+  work_.Enter(phase);
   Note(0, -1, Tag::kWeights);
 }
 

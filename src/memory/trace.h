@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "memory/ledger.h"
+#include "memory/work_log.h"
 #include "torchx/operator_watch.h"
 #include "torchx/storage_watch.h"
 
@@ -55,23 +56,28 @@ class Trace final : public torchx::StorageListener, public LedgerListener {
   };
 
   // `watch` tells where events come from; it may be null.
-  explicit Trace(const torchx::OperatorWatch* watch = nullptr) : watch_(watch) {}
+  explicit Trace(const torchx::OperatorWatch* watch = nullptr) : watch_(watch), work_(watch) {}
 
   void Allocated(const void* storage, std::int64_t bytes) override;
   void Freed(const void* storage) override;  // of what it does not know, nothing
   void Changed(Tag tag, std::int64_t bytes, Tier tier) override;  // kDevice only
   void Entered(Phase phase) override;
+  void Passed(Traffic traffic, std::int64_t bytes) override;
 
   // Of each phase that there was, in the order of the phases. When nobody is followed any more.
   std::vector<Peak> Peaks() const;
   const std::vector<Event>& events() const { return events_; }
   const std::vector<Storage>& storages() const { return storages_; }
+  // What else there is to do. The operator watch may be told of it.
+  WorkLog& work() { return work_; }
+  const WorkLog& work() const { return work_; }
 
  private:
   void Note(std::int64_t bytes, std::int32_t storage, Tag tag);
 
   const torchx::OperatorWatch* const watch_;
   mutable std::mutex mutex_;
+  WorkLog work_;
   Phase phase_ = Phase::kIdle;
   std::int32_t stretch_ = 0;
   std::vector<Event> events_;

@@ -11,6 +11,7 @@
 #include "models/dropout_mask.h"
 #include "torchx/device.h"
 #include "torchx/dtype.h"
+#include "torchx/operator_watch.h"
 
 namespace ullage::models {
 namespace {
@@ -75,6 +76,7 @@ kernels::DropoutKey Drop::Key() const {
 }
 
 void ApplyDropoutMask(const at::Tensor& input, const Drop& drop, at::Tensor& output) {
+  if (input.is_meta()) torchx::NoteKernel({input, output});
   if (input.is_meta() || input.numel() == 0) return;
   TORCH_INTERNAL_ASSERT(input.is_contiguous() && output.is_contiguous());
   if (input.is_cuda()) {

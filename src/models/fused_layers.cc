@@ -17,6 +17,7 @@
 #include "torchx/device.h"
 #include "torchx/dtype.h"
 #include "torchx/interception.h"
+#include "torchx/operator_watch.h"
 #include "torchx/stand_in.h"
 #include "ullage/error.h"
 
@@ -47,7 +48,10 @@ struct Normed {
 Normed AddNorm(const at::Tensor& in, const at::Tensor& residual, const at::Tensor& gamma,
                const at::Tensor& beta, double epsilon, const Drop& drop) {
   Normed normed{at::empty_like(in), in, Floats(in, {in.size(0)}), Floats(in, {in.size(0)})};
-  if (in.is_meta()) return normed;
+  if (in.is_meta()) {
+    torchx::NoteKernel({in, residual, normed.sum, normed.out});
+    return normed;
+  }
   const torchx::ReadingScope reading({gamma, beta});
   const kernels::AddNormArrays arrays = {in.const_data_ptr(),
                                          residual.const_data_ptr(),
@@ -75,7 +79,10 @@ NormGradients AddNormGradient(const at::Tensor& gradient, const Normed& normed,
   const kernels::Matrix shape = ShapeOf(gradient);
   NormGradients result{at::empty_like(gradient), at::empty_like(gradient),
                        Floats(gradient, {kernels::PartialRows(shape.rows), 3, shape.width})};
-  if (gradient.is_meta()) return result;
+  if (gradient.is_meta()) {
+    torchx::NoteKernel({gradient, normed.sum, result.residual, result.in, result.partials});
+    return result;
+  }
   const torchx::ReadingScope reading({gamma});
   const kernels::AddNormGradientArrays arrays = {gradient.const_data_ptr(),
                                                  normed.sum.const_data_ptr(),
@@ -97,7 +104,10 @@ NormGradients AddNormGradient(const at::Tensor& gradient, const Normed& normed,
 at::Tensor GeluGradient(const at::Tensor& x, at::Tensor& gradient) {
   const kernels::Matrix shape = ShapeOf(gradient);
   at::Tensor partials = Floats(gradient, {kernels::PartialRows(shape.rows), shape.width});
-  if (gradient.is_meta()) return partials;
+  if (gradient.is_meta()) {
+    torchx::NoteKernel({x, gradient, gradient, partials});
+    return partials;
+  }
   const kernels::GeluGradientArrays arrays = {gradient.const_data_ptr(), x.const_data_ptr(),
                                               gradient.mutable_data_ptr(),
                                               partials.mutable_data_ptr<float>()};
@@ -124,7 +134,7 @@ class ColumnSums {
     return out;
   }
   void Finish(const at::Tensor& like) const {
-    if (like.is_meta()) return;
+    if (like.is_meta()) return torchx::NoteKernel({});
     if (like.is_cuda()) {
       kernels::device::FinishColumnSums(sums_, StreamOf(like));
     } else {
@@ -260,7 +270,9 @@ std::vector<at::Tensor> BiasGradients(const std::vector<at::Tensor>& gradients) 
   const at::Tensor partials =
       Floats(first, {static_cast<std::int64_t>(gradients.size()), rows, shape.width});
   std::vector<const void*> matrices;
-  if (!first.is_meta()) {
+  if (first.is_meta()) {
+    for (const at::Tensor& gradient : gradients) torchx::NoteKernel({gradient, partials});
+  } else {
     for (const at::Tensor& gradient : gradients) matrices.push_back(gradient.const_data_ptr());
   }
   if (first.is_cuda()) {

@@ -266,6 +266,7 @@ void ParameterStore::FetchSlices(int index) {
     std::byte* weights = memory_.is_dry() ? nullptr : ResidentWeights(index) + offset;
     window_.Read(peer, window_plan_.version(index), unit_state.version, PlaceOf(index) + offset,
                  weights, SliceBytes(index), copies_, "new weights");
+    memory_.ledger().Passed(memory::Traffic::kFromPeers, SliceBytes(index));
   }
   unit_state.ready = copies_.Mark();
   window_.SignalAfter(copies_, window_plan_.fetched(index), unit_state.version);
@@ -369,6 +370,10 @@ bool ParameterStore::Gather(int index, bool ahead) {
 }
 
 void ParameterStore::CopySlices(int index, std::byte* destination) {
+  const std::int64_t own = unit(index).sliced ? SliceBytes(index) : GatheredBytes(index);
+  const bool goes_up = unit_plan(index).home != plan::Tier::kDevice;
+  memory_.ledger().Passed(memory::Traffic::kUp, goes_up ? own : 0);
+  memory_.ledger().Passed(memory::Traffic::kFromPeers, GatheredBytes(index) - own);
   if (!unit(index).sliced) {
     if (destination != nullptr) copies_.Copy(destination, Home(index), GatheredBytes(index));
     return;

@@ -265,6 +265,12 @@ std::int64_t Plan::SavedBytes() const {
   return bytes;
 }
 
+std::int64_t Plan::UpdateBytes(int unit) const {
+  const DType dtype = units[static_cast<std::size_t>(unit)].unit.dtype;
+  const std::int64_t state = ElementBytes(dtype) + MasterExtensionBytes(dtype) + 4 * moments;
+  return HeldNumel(unit) * (2 * state + ElementBytes(sums_dtype(unit)));
+}
+
 std::int64_t Plan::HeldNumel(int index) const {
   const UnitPlan& plan = units[static_cast<std::size_t>(index)];
   return plan.unit.sliced || plan.state == StateShare::kSlice ? plan.unit.slice_numel

@@ -114,6 +114,8 @@ struct Plan {
   std::int64_t SavedBytes() const;
   // Elements of a unit that a rank holds, padding included: its slice, or all of them.
   std::int64_t HeldNumel(int unit) const;
+  // What an update of the unit reads and writes on this rank.
+  std::int64_t UpdateBytes(int unit) const;
   DType sums_dtype(int unit) const {
     return sums_in_weight_dtype ? units[static_cast<std::size_t>(unit)].unit.dtype
                                 : DType::kFloat32;

@@ -1,11 +1,17 @@
 #include "planner/job.h"
 
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/Device.h>
 #include <torch/nn/module.h>
 
+#include <algorithm>
+
 namespace ullage::planner {
 namespace {
+
+// The first makes sums, the second adds to them; all that follow are alike.
+constexpr std::int64_t kMicroSteps = 2;
 
 // A batch as the loaders make them; packed rows have several documents.
 models::Batch BatchOnMeta(models::Task task, std::int64_t records, std::int64_t tokens) {
@@ -29,7 +35,7 @@ models::Batch BatchOnMeta(models::Task task, std::int64_t records, std::int64_t 
 }  // namespace
 
 std::unique_ptr<models::Model> MakeModel(const Job& job) {
-  auto model = models::MakeModel(job.model, 0, c10::Device(c10::kMeta));
+  auto model = models::MakeModel(job.model, job.num_labels, c10::Device(c10::kMeta));
   model->module().train();
   model->set_recompute(job.settings.recompute);
   return model;
@@ -48,12 +54,21 @@ MemoryPrediction Predict(const Job& job, const std::function<void(const Engine&)
   return ullage::Predict(
       parameters, job.settings, Ranks::Imagined(job.rank, job.ranks), options, job.device,
       [&](Engine& engine) {
-        const BatchSizes& sizes = engine.batch_sizes();
-        for (std::int64_t m = 0; m < sizes.accumulation_steps; ++m) {
+        const BatchSizes sizes = engine.batch_sizes();
+        const std::int64_t micro_steps = std::min(sizes.accumulation_steps, kMicroSteps);
+        engine.SetAccumulationSteps(micro_steps);
+        for (std::int64_t m = 0; m < micro_steps; ++m) {
           const models::Batch batch = BatchOnMeta(model->task(), sizes.micro_batch, job.sequence);
           engine.Backward(engine.Forward([&] { return model->Loss(batch).loss; }));
         }
         engine.Step();
+        if (job.eval_sequence > 0) {
+          model->module().eval();
+          const at::NoGradGuard no_grad;
+          model->Loss(BatchOnMeta(model->task(),
+                                  job.eval_records > 0 ? job.eval_records : sizes.micro_batch,
+                                  job.eval_sequence));
+        }
         if (after) after(engine);
       });
 }

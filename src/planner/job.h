@@ -16,12 +16,17 @@ struct Job {
   int rank = 0;
   int ranks = 1;
   std::int64_t sequence = 0;  // tokens of each record
+  int num_labels = 0;         // 0: as the model says
+  // The largest batch of an evaluation beside the training; 0 tokens: there is none, 0 records: as
+  // many as in a micro-batch.
+  std::int64_t eval_records = 0, eval_sequence = 0;
   bool cuda = false;
   DeviceModel device;               // where `cuda`
   std::int64_t operator_bytes = 0;  // EngineOptions; 0: predicted
 };
 
-// One step of the job in a dry run. `after` gets the engine at the end of it; it may be null.
+// One step of the job in a dry run, of its first few micro-steps if it has more. `after` gets the
+// engine at the end of it; it may be null.
 MemoryPrediction Predict(const Job& job, const std::function<void(const Engine&)>& after = nullptr);
 
 // The job's model, on Meta, in training, with the job's recompute.

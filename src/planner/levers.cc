@@ -1,11 +1,12 @@
 #include "planner/levers.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
+#include "planner/search.h"
 #include "ullage/error.h"
 
 namespace ullage::planner {
@@ -87,7 +88,7 @@ void AddSingle(const Job& job, std::int64_t capacity, std::vector<Lever>& levers
     Job changed = job;
     changed.settings.precision = Precision::kBFloat16;
     levers.push_back(Tried("\"bf16\": {\"enabled\": true}",
-                           "none in time; the numbers change: weights and activations are rounded "
+                           "the numbers change: weights and activations are rounded "
                            "to 16 bit, sums and optimizer stay fp32",
                            std::move(changed)));
   }
@@ -115,35 +116,23 @@ bool Fits(const Lever& lever, std::int64_t capacity) {
   return lever.prediction && lever.prediction->device() <= capacity;
 }
 
-// Recompute, a budget, then smaller and smaller micro-batches.
-std::optional<Lever> FirstCombination(const Job& job, std::int64_t capacity) {
-  Job changed = job;
-  std::vector<std::string> settings, costs;
-  if (!changed.settings.recompute) {
-    changed.settings.recompute = true;
-    settings.emplace_back("\"recompute\": \"block\"");
-    costs.emplace_back(kRecomputes);
-  }
-  if (job.cuda && !HasOffload(job.settings)) {
-    Bound(changed, capacity);
-    settings.push_back(fmt::format("\"device_memory\": \"{}MiB\"", capacity >> 20));
-    costs.emplace_back(kHostUpdates);
-  }
-  std::vector<std::string> changes;
-  if (!settings.empty()) {
-    changes.push_back(fmt::format("\"ullage\": {{{}}}", fmt::join(settings, ", ")));
-    Lever lever = Tried(changes.front(), fmt::format("{}", fmt::join(costs, "; ")), changed);
-    if (Fits(lever, capacity)) return lever;
-  }
-  costs.emplace_back("smaller products");
-  while (HalveMicroBatch(changed)) {
-    changes.resize(settings.empty() ? 0 : 1);
-    changes.push_back(BatchText(changed));
-    Lever lever = Tried(fmt::format("{}", fmt::join(changes, ", ")),
-                        fmt::format("{}", fmt::join(costs, "; ")), changed);
-    if (Fits(lever, capacity)) return lever;
-  }
-  return std::nullopt;
+double Seconds(const Lever& lever) {
+  return lever.prediction && lever.prediction->time ? lever.prediction->time->total() : 0;
+}
+
+// Of all combinations the fastest.
+std::optional<Lever> Fastest(const Job& job, std::int64_t capacity) {
+  Freedom freedom{.micro_batch = true, .recompute = true, .stage = true};
+  freedom.offload = job.cuda && !HasOffload(job.settings);
+  Found found = FindFastest(job, freedom, capacity);
+  if (!found.best) return std::nullopt;
+  std::string change = ChangeText(job, found.best->job);
+  if (change.empty()) return std::nullopt;  // the job as it is
+  return Lever{std::move(change),
+               "the fastest that fits",
+               std::move(found.best->job),
+               std::move(found.best->prediction),
+               {}};
 }
 
 }  // namespace
@@ -151,11 +140,18 @@ std::optional<Lever> FirstCombination(const Job& job, std::int64_t capacity) {
 std::vector<Lever> Levers(const Job& job, std::int64_t capacity) {
   std::vector<Lever> levers;
   AddSingle(job, capacity, levers);
-  if (capacity <= 0) return levers;
-  if (std::ranges::any_of(levers, [&](const Lever& lever) { return Fits(lever, capacity); })) {
-    return levers;
+  if (job.cuda) {  // else there are no times
+    std::ranges::stable_sort(levers, [&](const Lever& a, const Lever& b) {
+      return std::tuple(!Fits(a, capacity), !a.prediction, Seconds(a)) <
+             std::tuple(!Fits(b, capacity), !b.prediction, Seconds(b));
+    });
   }
-  if (auto combination = FirstCombination(job, capacity)) levers.push_back(std::move(*combination));
+  if (capacity <= 0) return levers;
+  std::optional<Lever> fastest = Fastest(job, capacity);
+  const bool is_there = fastest && std::ranges::any_of(levers, [&](const Lever& lever) {
+                          return lever.change == fastest->change;
+                        });
+  if (fastest && !is_there) levers.push_back(std::move(*fastest));
   return levers;
 }
 

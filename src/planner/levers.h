@@ -19,9 +19,9 @@ struct Lever {
   std::string refused;
 };
 
-// Every change by itself, cheapest first, those that gain nothing too. With `capacity` above 0, the
-// bytes of the device that the job may take, then the first combination that fits, if one does and
-// no change does by itself.
+// Every change by itself, those that gain nothing too: what fits first, and of that the fastest.
+// With `capacity` above 0, the bytes of the device that the job may take, then the fastest of all
+// combinations that fit, if it is none of these.
 std::vector<Lever> Levers(const Job& job, std::int64_t capacity);
 
 }  // namespace ullage::planner

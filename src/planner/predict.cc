@@ -7,6 +7,7 @@
 #include "base/bytes.h"
 #include "engine/parameter_list.h"
 #include "planner/prediction.h"
+#include "planner/step_time.h"
 #include "torchx/meta_kernels.h"
 #include "torchx/operator_watch.h"
 #include "torchx/stand_in.h"
@@ -33,6 +34,7 @@ MemoryPrediction PredictOnce(const std::function<ParameterList()>& make_paramete
   }
   torchx::OperatorWatch operators;
   memory::Trace trace(&operators);
+  operators.Tell(&trace.work());
   options.dry_run = true;
   options.trace = &trace;
   MemoryPrediction prediction;
@@ -51,6 +53,10 @@ MemoryPrediction PredictOnce(const std::function<ParameterList()>& make_paramete
     prediction = planner::Summarise(trace, names);
     if (options.cuda) {
       planner::ReplayOnCuda(trace, names, device, prediction);
+      prediction.time =
+          planner::EstimateStep(trace.work(), engine.applied_steps(),
+                                settings.ResolveBatchSizes(ranks->world_size()).accumulation_steps,
+                                engine.statistics().records, device.rates);
       prediction.outside = device.outside;
       if (engine.planned_bytes_on("host") > 0) prediction.outside += device.outside_of_copies;
     }
@@ -71,16 +77,18 @@ MemoryPrediction Predict(const std::function<ParameterList()>& parameters, const
     return PredictOnce(parameters, settings, ranks, options, device, run);
   }
   if (!options.outside_bytes) options.outside_bytes = device.outside + device.outside_of_copies;
+  // For what a run has besides, such as another batch or a loss that somebody keeps.
+  constexpr std::int64_t kSlack = 16 << 20;
   Settings unbounded = settings;
   unbounded.ullage.device_memory.reset();
   options.operator_bytes =
-      PredictOnce(parameters, unbounded, ranks, options, device, run).operators;
+      PredictOnce(parameters, unbounded, ranks, options, device, run).operators + kSlack;
   constexpr int kTries = 5;
   MemoryPrediction prediction;
   for (int i = 0; i < kTries; ++i) {
     prediction = PredictOnce(parameters, settings, ranks, options, device, run);
     const std::int64_t over =
-        prediction.reserved + *options.outside_bytes - *settings.ullage.device_memory;
+        prediction.reserved + kSlack + *options.outside_bytes - *settings.ullage.device_memory;
     if (over <= 0) {
       prediction.operators = options.operator_bytes;
       return prediction;

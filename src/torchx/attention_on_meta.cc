@@ -17,6 +17,7 @@
 #include <limits>
 #include <vector>
 
+#include "torchx/operator_watch.h"
 #include "torchx/stand_in.h"
 
 namespace ullage::torchx {
@@ -68,6 +69,35 @@ std::int64_t FlashSplits(const Tensor& query, const Tensor& key) {
   return std::max<std::int64_t>(1, first - efficiency.begin());
 }
 
+// What a backward needs to know of its forward.
+struct Variant {
+  double dropout = 0;
+  bool is_causal = false;
+
+  void Save(AutogradContext& context) const {
+    context.saved_data["dropout"] = dropout;
+    context.saved_data["is_causal"] = is_causal;
+  }
+  static Variant Saved(AutogradContext& context) {
+    return {context.saved_data["dropout"].toDouble(), context.saved_data["is_causal"].toBool()};
+  }
+};
+
+void NoteAttention(OperatorWork::Kind kind, const Tensor& query, const Tensor& key,
+                   const Variant& variant) {
+  OperatorWork work;
+  work.kind = kind;
+  work.type = query.scalar_type();
+  work.is_causal = variant.is_causal;
+  work.has_dropout = variant.dropout > 0;
+  work.batch = query.size(0) * query.size(1);
+  work.rows = query.size(2);
+  work.columns = key.size(2);
+  work.inner = query.size(3);
+  work.bytes = static_cast<std::int64_t>(2 * query.nbytes() + 2 * key.nbytes());
+  NoteKernel(work);
+}
+
 struct Attended {
   Tensor out, logsumexp, seeds, unused;
 };
@@ -111,7 +141,10 @@ variable_list FlashBackward(const Tensor& gradient, const Tensor& query, const T
 class FlashOnMeta final : public torch::autograd::Function<FlashOnMeta> {
  public:
   static Tensor forward(AutogradContext* context, const Tensor& query, const Tensor& key,
-                        const Tensor& value, double dropout) {
+                        const Tensor& value, double dropout, bool is_causal) {
+    const Variant variant{dropout, is_causal};
+    NoteAttention(OperatorWork::Kind::kFlash, query, key, variant);
+    variant.Save(*context);
     const Attended result = FlashForward(query, key, dropout);
     context->save_for_backward(
         {query, key, value, result.out, result.logsumexp, result.seeds, result.unused});
@@ -119,8 +152,9 @@ class FlashOnMeta final : public torch::autograd::Function<FlashOnMeta> {
   }
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     const variable_list saved = context->get_saved_variables();
+    NoteAttention(OperatorWork::Kind::kFlashGradient, saved[0], saved[1], Variant::Saved(*context));
     variable_list results = FlashBackward(gradients[0], saved[0], saved[1], saved[2]);
-    results.resize(4);
+    results.resize(5);
     return results;
   }
 };
@@ -138,7 +172,11 @@ std::int64_t EfficientWorkspace(const Tensor& query) {
 class EfficientOnMeta final : public torch::autograd::Function<EfficientOnMeta> {
  public:
   static Tensor forward(AutogradContext* context, const Tensor& query, const Tensor& key,
-                        const Tensor& value, const optional<Tensor>& mask) {
+                        const Tensor& value, const optional<Tensor>& mask, double dropout,
+                        bool is_causal) {
+    const Variant variant{dropout, is_causal};
+    NoteAttention(OperatorWork::Kind::kEfficient, query, key, variant);
+    variant.Save(*context);
     const std::int64_t batch = query.size(0), heads = query.size(1), queries = query.size(2);
     const Tensor out = EmptyByToken(query, heads, value.size(3));
     const Tensor logsumexp = Floats(query, {batch, heads, RoundUp(queries, 32)});
@@ -148,6 +186,7 @@ class EfficientOnMeta final : public torch::autograd::Function<EfficientOnMeta> 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     const variable_list saved = context->get_saved_variables();
     const Tensor &query = saved[0], &key = saved[1], &value = saved[2];
+    NoteAttention(OperatorWork::Kind::kEfficientGradient, query, key, Variant::Saved(*context));
     const std::int64_t batch = query.size(0), heads = query.size(1), queries = query.size(2);
     const Tensor out_gradient = ByToken(gradients[0]).contiguous();
     const Tensor q = EmptyByToken(query, heads, query.size(3));
@@ -156,7 +195,7 @@ class EfficientOnMeta final : public torch::autograd::Function<EfficientOnMeta> 
     const Tensor deltas = Floats(query, {batch, heads, queries});
     const Tensor sums =
         at::empty({batch * heads * EfficientWorkspace(query)}, query.options().dtype(at::kByte));
-    return {q, k, v, Tensor()};
+    return {q, k, v, Tensor(), Tensor(), Tensor()};
   }
 };
 
@@ -187,7 +226,7 @@ Tensor AlignedMask(const Tensor& mask, const Tensor& query, const Tensor& key) {
 }
 
 Tensor AsOnCuda(const Tensor& query, const Tensor& key, const Tensor& value,
-                const optional<Tensor>& mask, double dropout) {
+                const optional<Tensor>& mask, double dropout, bool is_causal) {
   const bool is_masked = mask && mask->defined();
   const bool is_narrow = query.scalar_type() == at::kHalf || query.scalar_type() == at::kBFloat16;
   constexpr std::int64_t kWidest = 256, kGrain = 8;
@@ -196,12 +235,12 @@ Tensor AsOnCuda(const Tensor& query, const Tensor& key, const Tensor& value,
     const auto wide = [&](const Tensor& x) {
       return size % kGrain == 0 ? x : at::constant_pad_nd(x, {0, RoundUp(size, kGrain) - size});
     };
-    const Tensor out = FlashOnMeta::apply(wide(query), wide(key), wide(value), dropout);
+    const Tensor out = FlashOnMeta::apply(wide(query), wide(key), wide(value), dropout, is_causal);
     return size % kGrain == 0 ? out : out.slice(-1, 0, size);
   }
   optional<Tensor> aligned;
   if (is_masked) aligned = AlignedMask(*mask, query, key);
-  return EfficientOnMeta::apply(query, key, value, aligned);
+  return EfficientOnMeta::apply(query, key, value, aligned, dropout, is_causal);
 }
 
 }  // namespace
@@ -210,7 +249,8 @@ Tensor AttentionOnMeta(const Tensor& query, const Tensor& key, const Tensor& val
                        const optional<Tensor>& attn_mask, double dropout_p, bool is_causal,
                        optional<double> scale, bool enable_gqa) {
   const bool is_batched = query.dim() == 4 && key.dim() == 4 && value.dim() == 4;
-  if (ComputesOnCuda(query) && is_batched) return AsOnCuda(query, key, value, attn_mask, dropout_p);
+  if (ComputesOnCuda(query) && is_batched)
+    return AsOnCuda(query, key, value, attn_mask, dropout_p, is_causal);
 
   constexpr int64_t kFlash = 1;  // sdp::SDPBackend::flash_attention
   const bool is_masked = attn_mask && attn_mask->defined();

@@ -21,6 +21,10 @@ struct DeviceFacts {
 // for a moment.
 std::vector<DeviceFacts> DescribeCudaDevices();
 
+// The same of the current one, with nothing measured and no word of others. Throws UnsupportedError
+// where there is none.
+DeviceFacts DescribeCurrentCuda();
+
 // The CUDA that this program was built with, as 1000 * major + 10 * minor; 0: none.
 int BuiltWithCuda();
 // Compute capabilities that its kernels were compiled for, as 10 * major + minor.

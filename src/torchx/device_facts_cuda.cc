@@ -36,7 +36,28 @@ void MeasureCopies(DeviceFacts& facts) {
   static_cast<void>(cudaGetLastError());
 }
 
+bool Describe(int device, DeviceFacts& facts) {
+  cudaDeviceProp properties{};
+  if (cudaGetDeviceProperties(&properties, device) != cudaSuccess) return false;
+  facts.name = properties.name;
+  facts.major = properties.major;
+  facts.minor = properties.minor;
+  facts.multiprocessors = properties.multiProcessorCount;
+  std::size_t free = 0, total = 0;
+  if (cudaMemGetInfo(&free, &total) == cudaSuccess) {
+    facts.free = static_cast<std::int64_t>(free);
+    facts.total = static_cast<std::int64_t>(total);
+  }
+  return true;
+}
+
 }  // namespace
+
+DeviceFacts DescribeCurrentCuda() {
+  DeviceFacts facts;
+  Describe(CurrentCuda().index(), facts);
+  return facts;
+}
 
 std::vector<DeviceFacts> DescribeCudaDevices() {
   std::vector<DeviceFacts> devices;
@@ -44,20 +65,8 @@ std::vector<DeviceFacts> DescribeCudaDevices() {
   int before = 0;
   static_cast<void>(cudaGetDevice(&before));
   for (int d = 0; d < CudaDeviceCount(); ++d) {
-    cudaDeviceProp properties{};
-    if (cudaSetDevice(d) != cudaSuccess || cudaGetDeviceProperties(&properties, d) != cudaSuccess) {
-      continue;
-    }
     DeviceFacts facts;
-    facts.name = properties.name;
-    facts.major = properties.major;
-    facts.minor = properties.minor;
-    facts.multiprocessors = properties.multiProcessorCount;
-    std::size_t free = 0, total = 0;
-    if (cudaMemGetInfo(&free, &total) == cudaSuccess) {
-      facts.free = static_cast<std::int64_t>(free);
-      facts.total = static_cast<std::int64_t>(total);
-    }
+    if (cudaSetDevice(d) != cudaSuccess || !Describe(d, facts)) continue;
     for (int other = 0; other < CudaDeviceCount(); ++other) {
       int reaches = 0;
       if (other != d && cudaDeviceCanAccessPeer(&reaches, d, other) == cudaSuccess &&

@@ -6,7 +6,10 @@
 #include <c10/util/Exception.h>
 #include <torch/csrc/autograd/graph_task.h>
 
+#include <optional>
 #include <string_view>
+
+#include "torchx/work_of_operator.h"
 
 namespace ullage::torchx {
 namespace {
@@ -22,6 +25,8 @@ struct OperatorWatch::Hooks {
         : operation(the_operation), between_nodes(was_between) {}
     const std::int32_t operation;
     const bool between_nodes;
+    std::optional<WorkOfOperator> work;
+    std::int64_t worked = 0, allocated = 0;  // when it began
   };
 
   static std::unique_ptr<at::ObserverContext> Start(const at::RecordFunction& function) {
@@ -41,14 +46,34 @@ struct OperatorWatch::Hooks {
         for (const at::Tensor& tensor : input.toTensorVector()) Use(tensor);
       }
     }
+    ++current->calls_;
+    if (current->listener_ != nullptr && function.scope() == at::RecordScope::FUNCTION &&
+        current->in_kernel_ == 0) {
+      before->worked = current->worked_;
+      before->allocated = current->listener_->allocated();
+      current->in_kernel_ += before->work.emplace(function).is_kernel() ? 1 : 0;
+    }
     return before;
   }
 
   static void End(const at::RecordFunction&, at::ObserverContext* context) {
     if (current == nullptr || context == nullptr) return;
     const auto& before = static_cast<const Before&>(*context);
+    if (before.work) {
+      if (before.work->is_kernel()) --current->in_kernel_;
+      // What called others is made of them.
+      const auto work = before.worked == current->worked_
+                            ? before.work->End(current->listener_->allocated() - before.allocated)
+                            : std::nullopt;
+      if (work) Tell(*work);
+    }
     current->site_.operation = before.operation;
     current->is_between_nodes_ = before.between_nodes;
+  }
+
+  static void Tell(const OperatorWork& work) {
+    ++current->worked_;
+    if (current->listener_ != nullptr) current->listener_->Worked(work);
   }
 
   static void Use(const at::Tensor& tensor) {
@@ -70,6 +95,20 @@ bool IsInBackward() {
 
 bool RecordsGradients() {
   return c10::GradMode::is_enabled();
+}
+
+void NoteKernel(std::initializer_list<at::Tensor> tensors) {
+  OperatorWork work;
+  for (const at::Tensor& tensor : tensors) {
+    if (tensor.defined()) work.bytes += static_cast<std::int64_t>(tensor.nbytes());
+  }
+  NoteKernel(work);
+}
+
+void NoteKernel(const OperatorWork& work) {
+  if (current == nullptr) return;
+  ++current->calls_;
+  OperatorWatch::Hooks::Tell(work);
 }
 
 OperatorWatch::OperatorWatch() {

@@ -2,9 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <string>
 #include <unordered_map>
 #include <vector>
+
+#include "torchx/operator_work.h"
 
 namespace at {
 class Tensor;
@@ -22,6 +25,10 @@ struct Site {
 bool IsInBackward();
 bool RecordsGradients();
 
+// A kernel of ours, which the dispatcher does not know, reads or writes these. For a dry run.
+void NoteKernel(std::initializer_list<at::Tensor> tensors);
+void NoteKernel(const OperatorWork& work);
+
 class OperatorWatch {
  public:
   OperatorWatch();  // of the current thread, which has no other
@@ -32,6 +39,11 @@ class OperatorWatch {
   // From now on a use of a tensor that shares its storage counts as one of `parameter`.
   void Name(const at::Tensor& tensor, std::int32_t parameter);
   Site site() const { return site_; }
+  // From now on `listener`, which outlives this, hears what operators do. Null: nobody does.
+  void Tell(WorkListener* listener) { listener_ = listener; }
+  // Operators, and nodes of the graph, that the dispatcher and autograd have called so far: each
+  // takes the CPU's time.
+  std::int64_t calls() const { return calls_; }
   // Whether the current thread, where a watch follows it, is in a backward pass but in no node of
   // the graph: there autograd adds up gradients that meet.
   static bool IsBetweenNodes();
@@ -39,12 +51,17 @@ class OperatorWatch {
 
  private:
   struct Hooks;
+  friend void NoteKernel(const OperatorWork& work);
 
   std::int32_t IndexOf(const char* name);
 
   std::uint64_t handle_ = 0;
   Site site_;
   bool is_between_nodes_ = false;
+  WorkListener* listener_ = nullptr;
+  std::int64_t calls_ = 0;
+  std::int64_t worked_ = 0;  // told to the listener
+  int in_kernel_ = 0;
   std::vector<std::string> operations_;
   std::unordered_map<std::string, std::int32_t> index_;
   std::unordered_map<const void*, std::int32_t> parameters_;  // by storage

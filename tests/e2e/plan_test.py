@@ -54,29 +54,51 @@ def test_a_job_that_does_not_fit_says_by_how_much(shop):
     assert "not measured there" not in run_well(*words, "--device", "h200").stdout
 
 
-def test_where_no_single_change_fits_the_first_combination_is_told(tmp_path):
+def test_where_no_single_change_fits_the_fastest_combination_is_told(tmp_path):
     model = ROOT / "benchmarks/engine/models/bert-base.json"
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({"train_micro_batch_size_per_gpu": 64,
+                                  "optimizer": {"type": "AdamW"}}))
 
-    def last(device, **settings):
-        config = tmp_path / "config.json"
-        config.write_text(json.dumps({"train_micro_batch_size_per_gpu": 64,
-                                      "optimizer": {"type": "AdamW"}, **settings}))
+    def last(device):
         told = json.loads(run_well("plan", "--model", model, "--config", config, "--seq", 512,
                                    "--device", device, "--json").stdout)
         assert not told["device"]["fits"]
         fits = [lever for lever in told["levers"] if "prediction" in lever and
                 lever["prediction"]["device"] <= told["device"]["bytes"]]
         assert fits == told["levers"][-1:]
+        assert fits[0]["cost"] == "the fastest that fits"
         return fits[0]
 
-    both = last("2900MiB")
-    for part in ("recompute", "device_memory", "train_micro_batch_size_per_gpu"):
-        assert part in both["change"]
-    assert "runs twice" in both["cost"] and "smaller products" in both["cost"]
-    offloaded = {"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}}
-    batch_alone = last("2600MiB", ullage={"recompute": "block"}, **offloaded)
-    assert batch_alone["change"].startswith('"train_micro_batch_size_per_gpu"')
-    assert batch_alone["cost"] == "smaller products"
+    roomy, tight = last("2900MiB"), last("2300MiB")
+    for found in (roomy, tight):
+        assert '"train_micro_batch_size_per_gpu"' in found["change"]
+    assert "device_memory" not in roomy["change"] and "device_memory" in tight["change"]
+    assert roomy["prediction"]["seconds"]["step"] < tight["prediction"]["seconds"]["step"]
+
+
+def test_with_a_budget_and_nothing_else_the_fastest_that_fits_is_chosen(tmp_path):
+    model = ROOT / "benchmarks/engine/models/bert-base.json"
+
+    def told(**settings):
+        config = tmp_path / "config.json"
+        config.write_text(json.dumps({"train_batch_size": 64, "optimizer": {"type": "AdamW"},
+                                      **settings}))
+        words = ("plan", "--model", model, "--config", config, "--seq", 512, "--device", "h200")
+        return json.loads(run_well(*words, "--json").stdout)
+
+    unbounded = told()
+    assert unbounded["chosen"] == [] and unbounded["micro_batch"] == 64
+    within = 4 << 30
+    chosen = told(ullage={"device_memory": within})
+    assert within < unbounded["prediction"]["device"]
+    assert chosen["prediction"]["device"] <= within and chosen["micro_batch"] < 64
+    assert "as the fastest of" in chosen["chosen"][0] and "4.00 GiB" in chosen["chosen"][0]
+    assert "faster with more memory" in chosen["chosen"][1]
+    # What is given is kept.
+    given = told(train_micro_batch_size_per_gpu=4,
+                 ullage={"device_memory": within, "recompute": "block"})
+    assert given["chosen"] == [] and given["micro_batch"] == 4
 
 
 def test_a_file_says_which_lengths_to_plan_for_and_how_many_records_fit(shop):
