@@ -32,6 +32,7 @@
 #include "torchx/stand_in.h"
 #include "torchx/storage_watch.h"
 #include "ullage/engine.h"
+#include "ullage/error.h"
 #include "ullage/planner.h"
 
 namespace {
@@ -51,9 +52,15 @@ struct Job {
 
 struct Options {
   bool cuda = true;
-  bool dry = false;  // predict only
-  int times = 0;     // steps to time, instead of memory
+  bool dry = false;    // predict only
+  int times = 0;       // steps to time, instead of memory
+  bool force = false;  // run what is refused, with all that can be left to operators
   std::string events;
+};
+
+// What is left of a budget to others than the engine.
+struct Room {
+  std::int64_t operators = 0, outside = 0;
 };
 
 // Ones: memory does not depend on values.
@@ -156,9 +163,9 @@ void WriteWork(const std::string& path, const ullage::memory::WorkLog& work) {
 
 // Runs the job's steps with an engine, in a dry run or in earnest, followed by `trace`. `at_end` is
 // called while the engine is there.
-// `operator_bytes` 0: where there is a budget, they are measured.
+// Without `room`: where there is a budget, what operators need is measured.
 void Follow(const Job& job, const ullage::Settings& settings, const Options& options, bool dry,
-            std::int64_t operator_bytes, const std::shared_ptr<ullage::Ranks>& ranks,
+            const Room& room, const std::shared_ptr<ullage::Ranks>& ranks,
             const std::function<void()>& at_end) {
   Ones ones;
   const auto model = ModelOf(job, settings);
@@ -175,10 +182,9 @@ void Follow(const Job& job, const ullage::Settings& settings, const Options& opt
   engine_options.dry_run = dry;
   engine_options.weights = &ones;
   engine_options.trace = &trace;
-  if (operator_bytes > 0) {
-    engine_options.operator_bytes = operator_bytes;
-    const ullage::DeviceModel& device = ullage::FindDevice("h200");
-    engine_options.outside_bytes = device.outside + device.outside_of_copies;
+  if (room.operators > 0) {
+    engine_options.operator_bytes = room.operators;
+    engine_options.outside_bytes = room.outside;
   } else if (!dry && settings.ullage.device_memory) {
     const auto measured = ModelOf(job, settings);
     engine_options.operator_bytes = ullage::MeasureOperatorBytes(
@@ -218,6 +224,7 @@ void Follow(const Job& job, const ullage::Settings& settings, const Options& opt
 // Milliseconds of a step, and of its parts where the device finishes each before the next.
 struct Times {
   double step = 0, forward = 0, backward = 0, update = 0;
+  ullage::torchx::DeviceMemory memory;  // at the end
 };
 
 double Median(std::vector<double> values) {
@@ -225,17 +232,16 @@ double Median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-Times MeasureTimes(const Job& job, const ullage::Settings& settings, int steps,
-                   std::int64_t operator_bytes, const std::shared_ptr<ullage::Ranks>& ranks) {
+Times MeasureTimes(const Job& job, const ullage::Settings& settings, int steps, const Room& room,
+                   const std::shared_ptr<ullage::Ranks>& ranks) {
   Ones ones;
   const auto model = ModelOf(job, settings);
   ullage::EngineOptions options;
   options.cuda = true;
   options.weights = &ones;
-  if (operator_bytes > 0) {
-    options.operator_bytes = operator_bytes;
-    const ullage::DeviceModel& device = ullage::FindDevice("h200");
-    options.outside_bytes = device.outside + device.outside_of_copies;
+  if (room.operators > 0) {
+    options.operator_bytes = room.operators;
+    options.outside_bytes = room.outside;
   }
   ullage::Engine engine(ullage::NamedParameters(model->module()), settings, ranks, options);
   const c10::Device device = ullage::torchx::CurrentCuda();
@@ -281,8 +287,9 @@ Times MeasureTimes(const Job& job, const ullage::Settings& settings, int steps,
     });
     whole.back() /= steps;
   }
+  const auto memory = ullage::torchx::ReadDeviceMemory();
   for (int i = 0; i < 3; ++i) step(true);
-  return {Median(whole), forwards.back(), backwards.back(), updates.back()};
+  return {Median(whole), forwards.back(), backwards.back(), updates.back(), memory};
 }
 
 struct Measured {
@@ -290,9 +297,9 @@ struct Measured {
 };
 
 Measured Measure(const Job& job, const ullage::Settings& settings, const Options& options,
-                 std::int64_t operator_bytes, const std::shared_ptr<ullage::Ranks>& ranks) {
+                 const Room& room, const std::shared_ptr<ullage::Ranks>& ranks) {
   Measured measured;
-  Follow(job, settings, options, /*dry=*/false, operator_bytes, ranks, [&] {
+  Follow(job, settings, options, /*dry=*/false, room, ranks, [&] {
     if (!options.cuda) return;
     const auto memory = ullage::torchx::ReadDeviceMemory();
     measured = {memory.allocated_peak, memory.reserved_peak, memory.total - memory.free};
@@ -312,6 +319,28 @@ ullage::MemoryPrediction PredictJob(const Job& job, const ullage::Settings& sett
       },
       settings, ullage::Ranks::Imagined(0, 1), engine_options, ullage::FindDevice("h200"),
       [&](ullage::Engine& engine) { RunSteps(job, *model, engine, c10::kMeta); });
+}
+
+// A job whose budget was refused, with the largest room for operators that any plan accepts: what
+// happens to it.
+std::string Forced(const Job& job, const ullage::Settings& settings, const Options& options,
+                   const std::shared_ptr<ullage::Ranks>& ranks) {
+  ullage::Settings unbounded = settings;
+  unbounded.ullage.device_memory.reset();
+  const ullage::MemoryPrediction needed = PredictJob(job, unbounded, options);
+  Room room{needed.operators, needed.outside};
+  constexpr std::int64_t kStep = 4 << 20;
+  for (; room.operators > 0; room.operators -= kStep) {
+    try {
+      Measure(job, settings, options, room, ranks);
+      return fmt::format("{:<36} forced: FITS with {} for operators", job.name, room.operators);
+    } catch (const ullage::OutOfMemoryError& error) {
+      const std::string_view what = error.what();
+      if (what.find("do not suffice") != std::string_view::npos) continue;  // no plan
+      return fmt::format("{:<36} forced: does not fit: {}", job.name, what.substr(0, 90));
+    }
+  }
+  return fmt::format("{:<36} forced: no plan", job.name);
 }
 
 double Percent(std::int64_t predicted, std::int64_t measured) {
@@ -345,28 +374,38 @@ std::string LineOf(const Json& entry, const Options& options) {
     const auto settings = ullage::Settings::FromText(job.settings.dump());
     const auto ranks = ullage::Ranks::FromEnvironment(std::chrono::seconds(600));
     const auto start = std::chrono::steady_clock::now();
-    const ullage::MemoryPrediction predicted = PredictJob(job, settings, options);
+    ullage::MemoryPrediction predicted;
+    try {
+      predicted = PredictJob(job, settings, options);
+    } catch (const ullage::OutOfMemoryError&) {
+      if (!options.force) throw;
+      return Forced(job, settings, options, ranks);
+    }
     const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(
                         std::chrono::steady_clock::now() - start)
                         .count();
     if (!options.events.empty()) {
-      Follow(job, settings, options, /*dry=*/true, /*operator_bytes=*/0, ranks, [] {});
+      Follow(job, settings, options, /*dry=*/true, /*room=*/{}, ranks, [] {});
     }
     const ullage::StepTime expected = predicted.time.value_or(ullage::StepTime());
     if (options.dry) {
-      return fmt::format("{:<36}{:>13}{:>13}{:>13}{:>11.3f} {}", job.name, predicted.allocated,
+      return fmt::format("{:<36}{:>13}{:>13}{:>13}{:>11.3f} {} {}", job.name, predicted.allocated,
                          predicted.reserved, predicted.operators, 1e3 * expected.total(),
-                         expected.bound);
+                         predicted.host, expected.bound);
     }
     // Within a budget the run keeps what was predicted, to the byte.
-    const std::int64_t operator_bytes = settings.ullage.device_memory ? predicted.operators : 0;
+    const Room room =
+        settings.ullage.device_memory ? Room{predicted.operators, predicted.outside} : Room{};
     if (options.times > 0) {
-      const Times times = MeasureTimes(job, settings, options.times, operator_bytes, ranks);
-      return fmt::format("{:<36}{:>11.3f}{:>11.3f}{:>8.3f}{:>11.3f}{:>11.3f}{:>11.3f} {}", job.name,
-                         1e3 * expected.total(), times.step, 1e3 * expected.total() / times.step,
-                         times.forward, times.backward, times.update, expected.bound);
+      const Times times = MeasureTimes(job, settings, options.times, room, ranks);
+      return fmt::format(
+          "{:<36}{:>11.3f}{:>11.3f}{:>8.3f}{:>11.3f}{:>11.3f}{:>11.3f}{:>9.2f}{:>9.2f} {}",
+          job.name, 1e3 * expected.total(), times.step, 1e3 * expected.total() / times.step,
+          times.forward, times.backward, times.update,
+          Percent(predicted.reserved, times.memory.reserved_peak),
+          Percent(predicted.device(), times.memory.total - times.memory.free), expected.bound);
     }
-    const Measured measured = Measure(job, settings, options, operator_bytes, ranks);
+    const Measured measured = Measure(job, settings, options, room, ranks);
     return fmt::format("{:<36}{:>13}{:>13}{:>9.4f}{:>13}{:>9.3f}{:>13}{:>9.3f}{:>6}{}", job.name,
                        predicted.allocated, measured.allocated,
                        Percent(predicted.allocated, measured.allocated), measured.reserved,
@@ -375,7 +414,7 @@ std::string LineOf(const Json& entry, const Options& options) {
                        predicted.allocated == measured.allocated ? " =" : "");
   } catch (const std::exception& error) {
     return fmt::format("{:<36} FAILED: {}", entry.at("name").get<std::string>(),
-                       std::string_view(error.what()).substr(0, 150));
+                       std::string_view(error.what()).substr(0, 500));
   }
 }
 
@@ -388,6 +427,7 @@ int main(int argc, char** argv) {
     const std::string name = argv[i];
     if (name == "--dry") options.dry = true;
     if (name == "--cpu") options.cuda = false;
+    if (name == "--force") options.force = true;
     if (name == "--times" && i + 1 < argc) options.times = std::stoi(argv[++i]);
     if (name == "--only" && i + 1 < argc) only = argv[++i];
     if (name == "--events" && i + 1 < argc) options.events = argv[++i];

@@ -91,16 +91,20 @@ struct MachineRates {
 // A CUDA device to predict for.
 struct DeviceModel {
   std::string name;
-  std::int64_t memory = 0;             // that a process can get, its context included
-  int multiprocessors = 0;             // kernels split their work by them
-  std::int64_t outside = 0;            // context and modules
-  std::int64_t outside_of_copies = 0;  // more where bytes go to and from the host
+  std::int64_t memory = 0;  // that a process can get, its context included
+  int multiprocessors = 0;  // kernels split their work by them
+  // Context and modules; what page-locked host memory takes comes to it (OutsideBytes).
+  std::int64_t outside = 0;
   // Of matrix products, in torch's allocator, of each thread that makes some (the caller's and
   // autograd's): cuBLAS's, and cuBLASLt's once a bias is added within a product.
   std::int64_t workspace = 0, bias_workspace = 0;
   MachineRates rates;
   bool is_measured = false;  // all of it; else derived from the H200's, which was
 };
+
+// On the device outside torch's allocator, with `host` bytes of the host page-locked: 8 bytes of
+// page table for each 4 KiB page, as measured.
+ULLAGE_API std::int64_t OutsideBytes(const DeviceModel& device, std::int64_t host);
 
 // By name ("a100-40g", "h200", ...). Throws ConfigError that lists them.
 ULLAGE_API const DeviceModel& FindDevice(const std::string& name);

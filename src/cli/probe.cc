@@ -57,8 +57,9 @@ void KeepRoomForOperators(const TrainArguments& arguments, const TrainSetup& set
       JobOf(arguments, setup.settings, *ranks, longest, setup.model->num_labels());
   const char* how = "predicted";
   if (job.device.is_measured) {
-    options.operator_bytes = planner::Predict(job).operators;
-    options.outside_bytes = job.device.outside + job.device.outside_of_copies;
+    const MemoryPrediction prediction = planner::Predict(job);
+    options.operator_bytes = prediction.operators;
+    options.outside_bytes = prediction.outside;
   } else {
     how = "measured";
     options.operator_bytes = Measure(arguments, setup, ranks, options);

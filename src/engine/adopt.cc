@@ -249,7 +249,7 @@ Engine::Core::Core(const ParameterList& list, Settings given, std::shared_ptr<Ra
       if (saver) saver->BeforeChange(unit);
     });
     Adoption(*this, options.weights).Run();
-    cap.Renew();
+    cap.Renew(plan.world_size > 1);
   });
 }
 

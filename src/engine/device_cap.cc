@@ -3,8 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 
 #include "base/bytes.h"
+#include "base/log.h"
 #include "torchx/device_memory.h"
 #include "ullage/error.h"
 
@@ -12,6 +15,7 @@ namespace ullage::engine {
 namespace {
 
 constexpr int kRenewals = 3;  // after that nothing new comes
+constexpr int kPatience = 25;
 
 }  // namespace
 
@@ -42,11 +46,24 @@ void DeviceCap::Set(std::int64_t outside_bytes) {
   torchx::LimitDeviceMemory(*budget_ - outside_bytes_);
 }
 
-void DeviceCap::Renew() {
+void DeviceCap::Renew(bool has_windows) {
   if (!on_cuda_ || !budget_ || renewals_ == kRenewals) return;
   ++renewals_;
+  std::int64_t outside = MeasureOutside();
+  // The driver takes a moment to give back what a process that has just ended had.
+  for (int i = 0; i < kPatience && outside > outside_bytes_; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    outside = MeasureOutside();
+  }
   // The limit is only ever lowered: what lies outside may have been given by hand, with a margin.
-  if (const std::int64_t outside = MeasureOutside(); outside > outside_bytes_) Set(outside);
+  if (outside <= outside_bytes_) return;
+  if (!has_windows) {
+    LogInfo("engine", fmt::format("{} lie outside torch's allocator, {} more than planned, of this "
+                                  "or another process: operators have as much less of "
+                                  "ullage.device_memory",
+                                  FormatBytes(outside), FormatBytes(outside - outside_bytes_)));
+  }
+  Set(outside);
 }
 
 }  // namespace ullage::engine

@@ -21,9 +21,10 @@ class DeviceCap {
   std::int64_t MeasureOutside() const;
   // Begins to limit, with so much of the budget outside.
   void Set(std::int64_t outside_bytes);
-  // When the engine is made and at the end of a step: windows that other ranks read are outside
-  // torch's allocator, and CUDA loads kernels when they are first used.
-  void Renew();
+  // When the engine is made and at the end of a step: CUDA loads kernels when they are first used,
+  // and with `has_windows` memory that other ranks read is outside torch's allocator, as planned.
+  // What else is there beyond plan is logged, and lowers the limit.
+  void Renew(bool has_windows);
 
  private:
   const std::optional<std::int64_t> budget_;

@@ -265,7 +265,7 @@ StepResult Engine::Step() {
     }
     core.gradients->Clear();
     core.scaler.Update(/*overflow=*/false);
-    core.cap.Renew();
+    core.cap.Renew(core.plan.world_size > 1);
     ++core.applied_steps;
     result.applied = true;
     return result;

@@ -18,7 +18,6 @@ constexpr std::int64_t kMiB = std::int64_t{1} << 20;
 // steps. Other devices are taken to need the same, which is not measured. cuBLAS's workspace is the
 // one that the engine sets for repeatable products, 8 pieces of 4 MiB.
 constexpr std::int64_t kOutside = 757 * kMiB;
-constexpr std::int64_t kOutsideOfCopies = 12 * kMiB;
 constexpr std::int64_t kWorkspace = 32 * kMiB;
 constexpr std::int64_t kBiasWorkspace = kMiB;
 
@@ -41,7 +40,7 @@ MachineRates RatesOfH200() {
   rates.host_norm = 230e9;
   rates.disk = 2e9;
   rates.kernel = 3e-6;
-  rates.call = 11.5e-6;
+  rates.call = 13.3e-6;
   return rates;
 }
 
@@ -78,11 +77,16 @@ MachineRates RatesOf(const DataSheet& sheet) {
 // A card's name says more than a process gets: 40 GB cards have 39.4 to 39.6 GiB.
 DeviceModel Device(std::string name, std::int64_t memory_mib, int multiprocessors,
                    const MachineRates& rates, bool is_measured = false) {
-  return {std::move(name), memory_mib * kMiB, multiprocessors, kOutside,   kOutsideOfCopies,
+  return {std::move(name), memory_mib * kMiB, multiprocessors, kOutside,
           kWorkspace,      kBiasWorkspace,    rates,           is_measured};
 }
 
 }  // namespace
+
+std::int64_t OutsideBytes(const DeviceModel& device, std::int64_t host) {
+  constexpr std::int64_t kTableGrain = 2 * kMiB;
+  return device.outside + (host / 512 + kTableGrain - 1) / kTableGrain * kTableGrain;
+}
 
 const std::vector<DeviceModel>& KnownDevices() {
   static const std::vector<DeviceModel> devices = {

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <optional>
 
 #include "base/bytes.h"
@@ -57,8 +58,7 @@ MemoryPrediction PredictOnce(const std::function<ParameterList()>& make_paramete
           planner::EstimateStep(trace.work(), engine.applied_steps(),
                                 settings.ResolveBatchSizes(ranks->world_size()).accumulation_steps,
                                 engine.statistics().records, device.rates);
-      prediction.outside = device.outside;
-      if (engine.planned_bytes_on("host") > 0) prediction.outside += device.outside_of_copies;
+      prediction.outside = OutsideBytes(device, engine.planned_bytes_on("host"));
     }
     prediction.host = engine.planned_bytes_on("host");
     prediction.disk = engine.planned_bytes_on("disk");
@@ -69,31 +69,36 @@ MemoryPrediction PredictOnce(const std::function<ParameterList()>& make_paramete
 }  // namespace
 
 // With a budget the plan depends on what operators hold, and that, by a little, on the plan:
-// gradients wait elsewhere, and torch's allocator finds other gaps.
+// gradients wait elsewhere, and torch's allocator finds other gaps. So does what lies outside that.
 MemoryPrediction Predict(const std::function<ParameterList()>& parameters, const Settings& settings,
                          const std::shared_ptr<Ranks>& ranks, EngineOptions options,
                          const DeviceModel& device, const std::function<void(Engine&)>& run) {
   if (!options.cuda || !settings.ullage.device_memory || options.operator_bytes > 0) {
     return PredictOnce(parameters, settings, ranks, options, device, run);
   }
-  if (!options.outside_bytes) options.outside_bytes = device.outside + device.outside_of_copies;
+  if (!options.outside_bytes) options.outside_bytes = device.outside;
   // For what a run has besides, such as another batch or a loss that somebody keeps.
   constexpr std::int64_t kSlack = 16 << 20;
   Settings unbounded = settings;
   unbounded.ullage.device_memory.reset();
   options.operator_bytes =
       PredictOnce(parameters, unbounded, ranks, options, device, run).operators + kSlack;
-  constexpr int kTries = 5;
+  constexpr int kTries = 8;
   MemoryPrediction prediction;
   for (int i = 0; i < kTries; ++i) {
     prediction = PredictOnce(parameters, settings, ranks, options, device, run);
+    const std::int64_t outside_before = *options.outside_bytes;
+    options.outside_bytes = std::max(*options.outside_bytes, prediction.outside);
+    prediction.outside = *options.outside_bytes;
     const std::int64_t over =
-        prediction.reserved + kSlack + *options.outside_bytes - *settings.ullage.device_memory;
+        prediction.reserved + kSlack + prediction.outside - *settings.ullage.device_memory;
     if (over <= 0) {
       prediction.operators = options.operator_bytes;
       return prediction;
     }
-    options.operator_bytes += over;
+    // A little more than what is over, or plans may come nearer and nearer and never be there.
+    constexpr std::int64_t kAtLeast = 2 << 20;
+    if (outside_before == *options.outside_bytes) options.operator_bytes += over + kAtLeast;
   }
   throw OutOfMemoryError(
       fmt::format(
