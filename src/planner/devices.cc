@@ -85,7 +85,9 @@ DeviceModel Device(std::string name, std::int64_t memory_mib, int multiprocessor
 
 std::int64_t OutsideBytes(const DeviceModel& device, std::int64_t host) {
   constexpr std::int64_t kTableGrain = 2 * kMiB;
-  return device.outside + (host / 512 + kTableGrain - 1) / kTableGrain * kTableGrain;
+  const std::int64_t tables = host / 512;
+  if (tables < kTableGrain / 2) return device.outside;
+  return device.outside + (tables + kTableGrain - 1) / kTableGrain * kTableGrain;
 }
 
 const std::vector<DeviceModel>& KnownDevices() {
